@@ -1,0 +1,2 @@
+//! The `parcagpu` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Notice a library as it is loaded, and replace functions in it.

@@ -1,0 +1,1 @@
+//! The library that lives in the profiled process.
