@@ -1,0 +1,87 @@
+//! The status block this process publishes.
+//!
+//! Counters and numbers are written by whoever knows them; texts by one writer at a time, under a
+//! lock that is held for the copy only.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use parcagpu_abi::status::{State, Status, Text};
+
+use crate::clock;
+use crate::config::Config;
+
+/// Read by consumers through `/proc/PID/mem`; found by its name in the dynamic symbol table.
+#[unsafe(no_mangle)]
+#[expect(non_upper_case_globals, reason = "the name is part of the contract")]
+pub static parcagpu_status: Status = Status::new();
+
+static TEXTS: Mutex<()> = Mutex::new(());
+
+/// The block.
+#[inline]
+pub fn block() -> &'static Status {
+    &parcagpu_status
+}
+
+/// Replaces a text of the block.
+pub fn set_text<const N: usize>(field: &Text<N>, text: &str) {
+    let _one_writer = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
+    block().set_text(field, text);
+}
+
+/// The state as published.
+pub fn state() -> State {
+    State::from_u32(block().state.load(Ordering::Relaxed)).unwrap_or(State::Stopped)
+}
+
+/// Publishes a state and why it is so.
+pub fn set_state(state: State, reason: &str) {
+    let block = block();
+    block.state.store(state as u32, Ordering::Relaxed);
+    block
+        .state_since_ns
+        .store(clock::realtime_ns(), Ordering::Relaxed);
+    set_text(&block.reason, reason);
+    crate::debug_log!(1, "state {}: {reason}", state.name());
+}
+
+/// Publishes the configuration in force.
+pub fn set_config(config: &Config) {
+    let c = &block().config;
+    let relaxed = Ordering::Relaxed;
+    c.rate_limit.store(config.rate_limit.to_bits(), relaxed);
+    c.graph_rate_limit
+        .store(config.graph_rate_limit.to_bits(), relaxed);
+    c.pc_sampling_rate
+        .store(config.pc_sampling_rate.unwrap_or(f64::NAN).to_bits(), relaxed);
+    c.sampling_factor.store(config.sampling_factor, relaxed);
+    c.pc_hw_buffer_mb.store(config.pc_hw_buffer_mb, relaxed);
+    c.pc_sampling_mode
+        .store(config.pc_sampling_mode as u32, relaxed);
+    c.api_callbacks.store(config.api_callbacks as u32, relaxed);
+    c.hook_engine.store(config.hook_engine as u32, relaxed);
+    c.yield_mode.store(config.yield_mode as u32, relaxed);
+    c.cubin_memory_mb.store(config.cubin_memory_mb, relaxed);
+    c.debug
+        .store(u32::from(config.debug), relaxed);
+}
+
+/// In a forked child: the parent's story is not the child's. Async-signal-safe.
+pub fn reset_in_child(started: bool) {
+    let block = block();
+    // SAFETY: getpid has no preconditions.
+    let pid = unsafe { libc::getpid() };
+    block.pid.store(pid as u32, Ordering::Relaxed);
+    if started {
+        for counter in &block.counters {
+            counter.store(0, Ordering::Relaxed);
+        }
+        block.oldest_buffer_ns.store(0, Ordering::Relaxed);
+        block.state.store(State::Stopped as u32, Ordering::Relaxed);
+        // Another thread of the parent may have been in the middle of a text; the lock is its copy's
+        // state and is never taken again here, so the text is written without it.
+        block.text_seq.store(0, Ordering::Relaxed);
+        block.set_text(&block.reason, "forked from a process that uses CUDA");
+    }
+}
