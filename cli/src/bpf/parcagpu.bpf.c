@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies what the probes of libparcagpu.so show into one ring buffer.
+//
+// Runs in the thread that fired the probe, possibly preempted on newer kernels: events are built on
+// the stack or in reserved ring memory, never in shared scratch. Loops are bounded by constants so
+// that the verifier of Linux 5.15 accepts them; a record is read by a global function, which it
+// checks once instead of once per iteration. The wire structs have a decoder in ../events.rs.
+#include <stdbool.h>
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <linux/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#define BPF_USDT_MAX_SPEC_CNT 2048
+#define BPF_USDT_MAX_IP_CNT 1
+#include <bpf/usdt.bpf.h>
+
+#include "parcagpu.h"
+
+// Kernel types, by the few fields used; libbpf adjusts the offsets to the running kernel.
+struct task_struct {
+	struct task_struct *group_leader;
+	__u64 start_boottime;
+	struct pid *thread_pid;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct pid_namespace {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+} __attribute__((preserve_access_index));
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+} __attribute__((preserve_access_index));
+
+// Order of parcagpu_abi::probe::ALL.
+enum probe {
+	CUDA_CORRELATION,
+	KERNEL_EXECUTED,
+	ACTIVITY_BATCH,
+	PC_SAMPLE_BATCH,
+	STALL_REASON_MAP,
+	GPU_CONFIG,
+	CUBIN_LOADED,
+	CUBIN_UNLOADED,
+	ERROR,
+	NVTX_EVENT_BATCH,
+	NVTX_RESOURCE_NAME,
+	PROBES,
+};
+
+enum text_flag {
+	TEXT_CUT = 1,
+	TEXT_NULL = 2,
+	TEXT_UNREADABLE = 4,
+};
+
+#define TEXT_MAX 256
+#define PC_NAME_MAX 128
+#define COMPONENT_MAX 64
+#define MAX_PID_LEVELS 8
+
+struct header {
+	__u32 probe;
+	__u32 pid;
+	__u32 tid;
+	__u32 text_flags;
+	__u64 time_ns;	/* CLOCK_MONOTONIC */
+	__u64 start_ns; /* CLOCK_BOOTTIME, start of the process */
+};
+
+struct correlation_event {
+	struct header h;
+	__u32 correlation_id;
+	__s32 cbid;
+	__u32 text_len;
+	__u32 pad;
+	char text[TEXT_MAX];
+};
+
+struct kernel_event {
+	struct header h;
+	__u8 head[8];	 /* record bytes 0..8 */
+	__u8 body[96];	 /* record bytes 16..112 */
+	__u8 graph[16];	 /* record bytes 144..160 */
+	__u32 text_len;
+	__u32 pad;
+	char text[TEXT_MAX];
+};
+
+struct pc_event {
+	struct header h;
+	__u64 cubin_crc;
+	__u64 pc_offset;
+	__u64 reason_count;
+	__u32 function_index;
+	__u32 correlation_id;
+	__u32 text_len;
+	__u32 reasons_read;
+	struct parcagpu_stall_reason reasons[PARCAGPU_STALL_REASON_SLOTS];
+	char text[PC_NAME_MAX];
+};
+
+struct stall_map_event {
+	struct header h;
+	__u32 count;
+	__u32 names_read;
+	char names[PARCAGPU_STALL_REASON_SLOTS * PARCAGPU_STALL_REASON_NAME_LEN];
+};
+
+struct gpu_config_event {
+	struct header h;
+	__u32 device_id;
+	__u32 sampling_factor;
+	__u32 clock_khz;
+	__u32 sm_count;
+};
+
+struct cubin_event {
+	struct header h;
+	__u64 crc;
+	__u64 address;
+	__u64 size;
+};
+
+struct error_event {
+	struct header h;
+	__s32 code;
+	__u32 text_len;
+	__u32 component_len;
+	__u32 pad;
+	char text[TEXT_MAX];
+	char component[COMPONENT_MAX];
+};
+
+struct nvtx_event {
+	struct header h;
+	__u8 body[48]; /* event bytes 0..48 */
+	__u32 text_len;
+	__u32 pad;
+	char text[TEXT_MAX];
+};
+
+struct resource_event {
+	struct header h;
+	__u64 id;
+	__u32 kind;
+	__u32 text_len;
+	char text[TEXT_MAX];
+};
+
+// Of struct Status (crate parcagpu-abi): up to and including the counters, and up to the devices.
+#define STATUS_COUNTERS_END 632
+#define STATUS_TEXTS_END 1672
+
+struct process_key {
+	__u64 start_ns;
+	__u32 pid;
+	__u32 pad;
+};
+
+struct process {
+	char comm[16];
+	__u64 reads;
+	__u8 status[STATUS_TEXTS_END];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 8 << 20);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct process_key);
+	__type(value, struct process);
+} processes SEC(".maps");
+
+// All zero: what a new entry of `processes` starts from.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct process);
+} blank SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} wanted_pids SEC(".maps");
+
+// Per probe: [2 * probe] events lost to a full ring, [2 * probe + 1] records that could not be read.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * PROBES);
+	__type(key, __u32);
+	__type(value, __u64);
+} losses SEC(".maps");
+
+// Inode number of our PID namespace, 0 for the initial one.
+const volatile __u32 own_pid_ns = 0;
+const volatile bool filter_pids = false;
+
+struct who {
+	__u64 start_ns;
+	__u32 pid;
+	__u32 tid;
+};
+
+static __always_inline void lose(__u32 slot)
+{
+	__u64 *n = bpf_map_lookup_elem(&losses, &slot);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline void lose_event(__u32 probe)
+{
+	lose(2 * probe);
+}
+
+static __always_inline void lose_record(__u32 probe)
+{
+	lose(2 * probe + 1);
+}
+
+// The number of a process or thread in our PID namespace, 0 if it is not in it.
+static __always_inline __u32 number_in_own_ns(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	unsigned int level = BPF_CORE_READ(pid, level);
+	const char *numbers = (const char *)pid + bpf_core_field_offset(struct pid, numbers);
+
+	for (int i = 0; i < MAX_PID_LEVELS; i++) {
+		if (i > level)
+			break;
+		struct upid *upid = (struct upid *)(numbers + i * bpf_core_type_size(struct upid));
+		struct pid_namespace *ns = BPF_CORE_READ(upid, ns);
+		if (BPF_CORE_READ(ns, ns.inum) == own_pid_ns)
+			return BPF_CORE_READ(upid, nr);
+	}
+	return 0;
+}
+
+// Says who fired the probe; false if it is not to be watched.
+static __always_inline bool identify(struct who *who)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+
+	if (own_pid_ns) {
+		who->pid = number_in_own_ns(leader);
+		who->tid = number_in_own_ns(task);
+	} else {
+		__u64 both = bpf_get_current_pid_tgid();
+		who->pid = both >> 32;
+		who->tid = (__u32)both;
+	}
+	if (!who->pid)
+		return false;
+	if (filter_pids) {
+		__u32 pid = who->pid;
+		if (!bpf_map_lookup_elem(&wanted_pids, &pid))
+			return false;
+	}
+	who->start_ns = BPF_CORE_READ(leader, start_boottime);
+	return true;
+}
+
+static __always_inline void fill(struct header *h, __u32 probe, const struct who *who)
+{
+	h->probe = probe;
+	h->pid = who->pid;
+	h->tid = who->tid;
+	h->text_flags = 0;
+	h->time_ns = bpf_ktime_get_ns();
+	h->start_ns = who->start_ns;
+}
+
+// Reads a text of at most max - 1 bytes; the length without the NUL, and why it is not whole.
+static __always_inline __u32 read_text(char *to, __u32 max, __u64 from, __u32 *flags)
+{
+	long n;
+	char last;
+
+	if (!from) {
+		*flags |= TEXT_NULL;
+		return 0;
+	}
+	n = bpf_probe_read_user_str(to, max, (const void *)from);
+	if (n <= 0) {
+		*flags |= TEXT_UNREADABLE;
+		return 0;
+	}
+	if (n >= max && (bpf_probe_read_user(&last, 1, (const void *)(from + max - 1)) || last))
+		*flags |= TEXT_CUT;
+	return n > max ? max - 1 : n - 1;
+}
+
+// Keeps what the process says about itself; survives its exit.
+static __always_inline void read_status(struct pt_regs *ctx, const struct who *who, bool texts)
+{
+	struct process_key key = {.start_ns = who->start_ns, .pid = who->pid};
+	// The distance from the probe site to the block, found in the ELF file; 0: it has none.
+	long distance = bpf_usdt_cookie(ctx);
+	struct process *process;
+	const void *block;
+
+	process = bpf_map_lookup_elem(&processes, &key);
+	if (!process) {
+		__u32 zero = 0;
+		struct process *start = bpf_map_lookup_elem(&blank, &zero);
+		if (!start)
+			return;
+		bpf_map_update_elem(&processes, &key, start, BPF_NOEXIST);
+		process = bpf_map_lookup_elem(&processes, &key);
+		if (!process)
+			return;
+	}
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+	BPF_CORE_READ_STR_INTO(&process->comm, leader, comm);
+	if (!distance)
+		return;
+	block = (const void *)(PT_REGS_IP(ctx) + distance);
+	if (texts)
+		bpf_probe_read_user(process->status, STATUS_TEXTS_END, block);
+	else
+		bpf_probe_read_user(process->status, STATUS_COUNTERS_END, block);
+	__sync_fetch_and_add(&process->reads, 1);
+}
+
+// Only the last event of a batch wakes the reader.
+static __always_inline __u64 wake(__u32 i, __u32 count)
+{
+	return i + 1 < count ? BPF_RB_NO_WAKEUP : 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_cuda_correlation, __u64 id, __s64 cbid, __u64 name)
+{
+	struct who who;
+	struct correlation_event e = {};
+
+	if (!identify(&who))
+		return 0;
+	read_status(ctx, &who, false);
+	fill(&e.h, CUDA_CORRELATION, &who);
+	e.correlation_id = id;
+	e.cbid = cbid;
+	e.text_len = read_text(e.text, TEXT_MAX, name, &e.h.text_flags);
+	__u64 n = e.text_len & 0xff;
+	if (bpf_ringbuf_output(&events, &e, offsetof(struct correlation_event, text) + n, 0))
+		lose_event(CUDA_CORRELATION);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_kernel_executed, __u64 start, __u64 end, __u64 id, __u64 device, __u64 stream,
+	     __u64 graph, __u64 node, __u64 name)
+{
+	struct who who;
+
+	if (!identify(&who))
+		return 0;
+	struct kernel_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(KERNEL_EXECUTED);
+		return 0;
+	}
+	fill(&e->h, KERNEL_EXECUTED, &who);
+	__builtin_memset(e->head, 0, sizeof(e->head));
+	__builtin_memset(e->body, 0, sizeof(e->body));
+	__builtin_memset(e->graph, 0, sizeof(e->graph));
+#define AT(field) ((offsetof(struct parcagpu_kernel, field)) - 16)
+	*(__u64 *)&e->body[AT(start)] = start;
+	*(__u64 *)&e->body[AT(end)] = end;
+	*(__u32 *)&e->body[AT(device_id)] = device;
+	*(__u32 *)&e->body[AT(stream_id)] = stream;
+	*(__u32 *)&e->body[AT(correlation_id)] = id;
+	*(__u64 *)&e->graph[0] = node;
+	*(__u32 *)&e->graph[12] = graph;
+	e->pad = 0;
+	e->text_len = read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+// One record of a batch. ids: pid << 32 | tid.
+__attribute__((noinline)) int emit_kernel(__u64 record, __u64 ids, __u64 start_ns, __u64 time_ns,
+					  __u64 flags)
+{
+	struct kernel_event e = {};
+	const char *from = (const char *)record;
+	__u64 name;
+
+	if (bpf_probe_read_user(e.head, sizeof(e.head), from) ||
+	    bpf_probe_read_user(e.body, sizeof(e.body), from + 16) ||
+	    bpf_probe_read_user(e.graph, sizeof(e.graph), from + 144)) {
+		lose_record(ACTIVITY_BATCH);
+		return 0;
+	}
+	e.h.probe = ACTIVITY_BATCH;
+	e.h.pid = ids >> 32;
+	e.h.tid = (__u32)ids;
+	e.h.time_ns = time_ns;
+	e.h.start_ns = start_ns;
+	name = *(__u64 *)&e.body[AT(name)];
+	e.text_len = read_text(e.text, TEXT_MAX, name, &e.h.text_flags);
+	__u64 n = e.text_len & 0xff;
+	if (bpf_ringbuf_output(&events, &e, offsetof(struct kernel_event, text) + n, flags))
+		lose_event(ACTIVITY_BATCH);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_activity_batch, __u64 ptrs, __u64 count)
+{
+	struct who who;
+	__u32 n = (__u32)count;
+	__u64 now, ids;
+
+	if (!identify(&who))
+		return 0;
+	read_status(ctx, &who, true);
+	now = bpf_ktime_get_ns();
+	ids = (__u64)who.pid << 32 | who.tid;
+	for (__u32 i = 0; i < PARCAGPU_BATCH_MAX; i++) {
+		__u64 record;
+		if (i >= n)
+			break;
+		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
+			lose_record(ACTIVITY_BATCH);
+		else
+			emit_kernel(record, ids, who.start_ns, now, wake(i, n));
+	}
+	return 0;
+}
+
+__attribute__((noinline)) int emit_pc_sample(__u64 record, __u64 ids, __u64 start_ns, __u64 time_ns,
+					     __u64 flags)
+{
+	struct parcagpu_pc_sample sample = {};
+	struct pc_event *e;
+
+	// Consumers of every CUPTI version read 60 bytes.
+	if (bpf_probe_read_user(&sample, 60, (const void *)record)) {
+		lose_record(PC_SAMPLE_BATCH);
+		return 0;
+	}
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(PC_SAMPLE_BATCH);
+		return 0;
+	}
+	e->h.probe = PC_SAMPLE_BATCH;
+	e->h.pid = ids >> 32;
+	e->h.tid = (__u32)ids;
+	e->h.text_flags = 0;
+	e->h.time_ns = time_ns;
+	e->h.start_ns = start_ns;
+	e->cubin_crc = sample.cubin_crc;
+	e->pc_offset = sample.pc_offset;
+	e->reason_count = sample.stall_reason_count;
+	e->function_index = sample.function_index;
+	e->correlation_id = sample.correlation_id;
+	e->reasons_read = !bpf_probe_read_user(e->reasons, sizeof(e->reasons),
+					       (const void *)sample.stall_reasons);
+	e->text_len = read_text(e->text, PC_NAME_MAX, sample.function_name, &e->h.text_flags);
+	bpf_ringbuf_submit(e, flags);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_pc_sample_batch, __u64 ptrs, __u64 count)
+{
+	struct who who;
+	__u32 n = (__u32)count;
+	__u64 now, ids;
+
+	if (!identify(&who))
+		return 0;
+	now = bpf_ktime_get_ns();
+	ids = (__u64)who.pid << 32 | who.tid;
+	for (__u32 i = 0; i < PARCAGPU_BATCH_MAX; i++) {
+		__u64 record;
+		if (i >= n)
+			break;
+		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
+			lose_record(PC_SAMPLE_BATCH);
+		else
+			emit_pc_sample(record, ids, who.start_ns, now, wake(i, n));
+	}
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_stall_reason_map, __u64 names, __u64 count)
+{
+	struct who who;
+
+	if (!identify(&who))
+		return 0;
+	struct stall_map_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(STALL_REASON_MAP);
+		return 0;
+	}
+	fill(&e->h, STALL_REASON_MAP, &who);
+	e->count = count;
+	e->names_read = !bpf_probe_read_user(e->names, sizeof(e->names), (const void *)names);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_gpu_config, __u64 device, __u64 factor, __u64 clock, __u64 sms)
+{
+	struct who who;
+
+	if (!identify(&who))
+		return 0;
+	struct gpu_config_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(GPU_CONFIG);
+		return 0;
+	}
+	fill(&e->h, GPU_CONFIG, &who);
+	e->device_id = device;
+	e->sampling_factor = factor;
+	e->clock_khz = clock;
+	e->sm_count = sms;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+static __always_inline int emit_cubin(__u32 probe, __u64 crc, __u64 address, __u64 size)
+{
+	struct who who;
+
+	if (!identify(&who))
+		return 0;
+	struct cubin_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(probe);
+		return 0;
+	}
+	fill(&e->h, probe, &who);
+	e->crc = crc;
+	e->address = address;
+	e->size = size;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_cubin_loaded, __u64 crc, __u64 address, __u64 size)
+{
+	return emit_cubin(CUBIN_LOADED, crc, address, size);
+}
+
+SEC("usdt")
+int BPF_USDT(on_cubin_unloaded, __u64 crc)
+{
+	return emit_cubin(CUBIN_UNLOADED, crc, 0, 0);
+}
+
+SEC("usdt")
+int BPF_USDT(on_error, __s64 code, __u64 message, __u64 component)
+{
+	struct who who;
+	__u32 unused = 0;
+
+	if (!identify(&who))
+		return 0;
+	read_status(ctx, &who, true);
+	struct error_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(ERROR);
+		return 0;
+	}
+	fill(&e->h, ERROR, &who);
+	e->code = code;
+	e->pad = 0;
+	e->text_len = read_text(e->text, TEXT_MAX, message, &e->h.text_flags);
+	e->component_len = read_text(e->component, COMPONENT_MAX, component, &unused);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+__attribute__((noinline)) int emit_nvtx_event(__u64 record, __u64 ids, __u64 start_ns, __u64 time_ns,
+					      __u64 flags)
+{
+	struct nvtx_event e = {};
+	__u64 message;
+
+	if (bpf_probe_read_user(e.body, sizeof(e.body), (const void *)record) ||
+	    bpf_probe_read_user(&message, sizeof(message), (const void *)(record + sizeof(e.body)))) {
+		lose_record(NVTX_EVENT_BATCH);
+		return 0;
+	}
+	e.h.probe = NVTX_EVENT_BATCH;
+	e.h.pid = ids >> 32;
+	e.h.tid = (__u32)ids;
+	e.h.time_ns = time_ns;
+	e.h.start_ns = start_ns;
+	e.text_len = read_text(e.text, TEXT_MAX, message, &e.h.text_flags);
+	__u64 n = e.text_len & 0xff;
+	if (bpf_ringbuf_output(&events, &e, offsetof(struct nvtx_event, text) + n, flags))
+		lose_event(NVTX_EVENT_BATCH);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_nvtx_event_batch, __u64 ptrs, __u64 count)
+{
+	struct who who;
+	__u32 n = (__u32)count;
+	__u64 now, ids;
+
+	if (!identify(&who))
+		return 0;
+	now = bpf_ktime_get_ns();
+	ids = (__u64)who.pid << 32 | who.tid;
+	for (__u32 i = 0; i < PARCAGPU_NVTX_BATCH_MAX; i++) {
+		__u64 record;
+		if (i >= n)
+			break;
+		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
+			lose_record(NVTX_EVENT_BATCH);
+		else
+			emit_nvtx_event(record, ids, who.start_ns, now, wake(i, n));
+	}
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_nvtx_resource_name, __u64 kind, __u64 id, __u64 name)
+{
+	struct who who;
+
+	if (!identify(&who))
+		return 0;
+	struct resource_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose_event(NVTX_RESOURCE_NAME);
+		return 0;
+	}
+	fill(&e->h, NVTX_RESOURCE_NAME, &who);
+	e->id = id;
+	e->kind = kind;
+	e->text_len = read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,320 @@
+//! What we need of an ELF file: its USDT notes, segments and the symbol of the status block.
+//!
+//! Files of other processes may be gigabytes large or hostile: sections are read one by one, at
+//! most [`SECTION_MAX`] bytes each, and every length is checked.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use goblin::container::{Container, Ctx, Endian};
+use goblin::elf::Elf;
+use goblin::elf::header::{ET_DYN, ET_EXEC, Header};
+use goblin::elf::program_header::{PT_LOAD, ProgramHeader};
+use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOTE, SectionHeader};
+use goblin::elf::sym::Symtab;
+use goblin::strtab::Strtab;
+
+const SECTION_MAX: u64 = 16 << 20;
+const HEADERS_MAX: u64 = 4 << 20;
+const NOTE_TYPE_STAPSDT: u32 = 3;
+
+/// One probe site as the note describes it; addresses are virtual, before relocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Provider.
+    pub provider: String,
+    /// Probe name.
+    pub name: String,
+    /// Address of the site.
+    pub site: u64,
+    /// Address of the semaphore, 0: none.
+    pub semaphore: u64,
+    /// Argument string.
+    pub args: String,
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    vaddr: u64,
+    offset: u64,
+    file_size: u64,
+}
+
+/// Parts of an ELF file.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// All USDT notes, in file order.
+    pub notes: Vec<Note>,
+    /// Address of `parcagpu_status` before relocation.
+    pub status: Option<u64>,
+    segments: Vec<Segment>,
+}
+
+impl Image {
+    /// The note of a probe; of several the last, as Parca's agent takes it.
+    pub fn note(&self, provider: &str, name: &str) -> Option<&Note> {
+        self.notes
+            .iter()
+            .rev()
+            .find(|n| n.provider == provider && n.name == name)
+    }
+
+    /// Whether the file has a probe of the provider.
+    pub fn has_provider(&self, provider: &str) -> bool {
+        self.notes.iter().any(|n| n.provider == provider)
+    }
+
+    /// What to add to an address of this file where the byte at `offset` is mapped to `start`.
+    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+        let segment = self.segments.iter().find(|s| {
+            let first = s.offset & !0xfff;
+            offset >= first && offset < s.offset.saturating_add(s.file_size)
+        })?;
+        let vaddr = (segment.vaddr & !0xfff).wrapping_add(offset - (segment.offset & !0xfff));
+        Some(start.wrapping_sub(vaddr))
+    }
+}
+
+fn read(file: &File, offset: u64, size: u64, max: u64) -> Option<Vec<u8>> {
+    if size > max {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(size).ok()?];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
+fn name_of(names: &[u8], section: &SectionHeader) -> Vec<u8> {
+    let rest = names.get(section.sh_name..).unwrap_or_default();
+    rest.iter().copied().take_while(|b| *b != 0).collect()
+}
+
+/// Reads a file; `None` when it is not a 64-bit little-endian ELF file or has no USDT notes.
+pub fn read_image(file: &File) -> Option<Image> {
+    let first = read(file, 0, 64, 64)?;
+    if !first.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let header: Header = Elf::parse_header(&first).ok()?;
+    if header.e_type != ET_DYN && header.e_type != ET_EXEC {
+        return None;
+    }
+    let ctx = Ctx::new(Container::Big, Endian::Little);
+    let table = |offset, entry: u16, count: u16, want: usize| {
+        (usize::from(entry) == want)
+            .then(|| {
+                read(
+                    file,
+                    offset,
+                    u64::from(entry) * u64::from(count),
+                    HEADERS_MAX,
+                )
+            })
+            .flatten()
+    };
+    let bytes = table(header.e_shoff, header.e_shentsize, header.e_shnum, 64)?;
+    let sections = SectionHeader::parse_from(&bytes, 0, usize::from(header.e_shnum), ctx).ok()?;
+    let names = sections.get(usize::from(header.e_shstrndx))?;
+    let names = read(file, names.sh_offset, names.sh_size, SECTION_MAX)?;
+
+    let note_section = sections
+        .iter()
+        .find(|s| s.sh_type == SHT_NOTE && name_of(&names, s) == b".note.stapsdt")?;
+    let bytes = read(
+        file,
+        note_section.sh_offset,
+        note_section.sh_size,
+        SECTION_MAX,
+    )?;
+    let base = sections
+        .iter()
+        .find(|s| name_of(&names, s) == b".stapsdt.base")
+        .map_or(0, |s| s.sh_addr);
+    let notes = parse_notes(&bytes, base);
+    if notes.is_empty() {
+        return None;
+    }
+
+    let bytes = table(header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
+    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), ctx)
+        .ok()?
+        .iter()
+        .filter(|p| p.p_type == PT_LOAD)
+        .map(|p| Segment {
+            vaddr: p.p_vaddr,
+            offset: p.p_offset,
+            file_size: p.p_filesz,
+        })
+        .collect();
+    Some(Image {
+        notes,
+        status: find_symbol(file, &sections, parcagpu_abi::status::SYMBOL),
+        segments,
+    })
+}
+
+fn find_symbol(file: &File, sections: &[SectionHeader], wanted: &str) -> Option<u64> {
+    let symbols = sections.iter().find(|s| s.sh_type == SHT_DYNSYM)?;
+    let strings = sections.get(usize::try_from(symbols.sh_link).ok()?)?;
+    let strings = read(file, strings.sh_offset, strings.sh_size, SECTION_MAX)?;
+    let bytes = read(file, symbols.sh_offset, symbols.sh_size, SECTION_MAX)?;
+    let ctx = Ctx::new(Container::Big, Endian::Little);
+    let table = Symtab::parse(&bytes, 0, bytes.len() / 24, ctx).ok()?;
+    let strings = Strtab::new(&strings, 0);
+    table
+        .iter()
+        .find(|s| s.st_shndx != 0 && strings.get_at(s.st_name) == Some(wanted))
+        .map(|s| s.st_value)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// Parses the content of `.note.stapsdt`. `base` is the address of `.stapsdt.base`: prelink may have
+/// moved the file since the notes were written. Stops at the first note that does not fit.
+pub fn parse_notes(bytes: &[u8], base: u64) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let mut at = 0usize;
+    while let Some((note, next)) = parse_note(bytes, at, base) {
+        notes.extend(note);
+        at = next;
+    }
+    notes
+}
+
+fn parse_note(bytes: &[u8], at: usize, base: u64) -> Option<(Option<Note>, usize)> {
+    let round = |n: usize| n.checked_add(3).map(|n| n & !3);
+    let name_size = word(bytes, at)? as usize;
+    let desc_size = word(bytes, at + 4)? as usize;
+    let kind = word(bytes, at + 8)?;
+    let name = at + 12;
+    let desc = name.checked_add(round(name_size)?)?;
+    let end = desc.checked_add(desc_size)?;
+    let owner = bytes.get(name..name.checked_add(name_size)?)?;
+    let content = bytes.get(desc..end)?;
+    let next = desc.checked_add(round(desc_size)?)?;
+    if owner != b"stapsdt\0" || kind != NOTE_TYPE_STAPSDT {
+        return Some((None, next));
+    }
+    Some((parse_content(content, base), next))
+}
+
+fn parse_content(content: &[u8], base: u64) -> Option<Note> {
+    let site = long(content, 0)?;
+    let note_base = long(content, 8)?;
+    let semaphore = long(content, 16)?;
+    let moved = match (base, note_base) {
+        (0, _) | (_, 0) => 0,
+        (base, note_base) => base.wrapping_sub(note_base),
+    };
+    let mut texts = content
+        .get(24..)?
+        .split(|b| *b == 0)
+        .map(|t| String::from_utf8_lossy(t).into_owned());
+    Some(Note {
+        provider: texts.next()?,
+        name: texts.next()?,
+        args: texts.next()?,
+        site: site.wrapping_add(moved),
+        semaphore: if semaphore == 0 {
+            0
+        } else {
+            semaphore.wrapping_add(moved)
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(provider: &str, name: &str, args: &str) -> Vec<u8> {
+        let mut desc = Vec::new();
+        for n in [0x1000u64, 0x500, 0x2000] {
+            desc.extend(n.to_le_bytes());
+        }
+        for text in [provider, name, args] {
+            desc.extend(text.as_bytes());
+            desc.push(0);
+        }
+        let mut bytes = Vec::new();
+        for n in [8u32, desc.len() as u32, NOTE_TYPE_STAPSDT] {
+            bytes.extend(n.to_le_bytes());
+        }
+        bytes.extend(b"stapsdt\0");
+        bytes.extend(desc);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn notes_are_read_one_after_another() {
+        let mut bytes = note("parcagpu", "error", "-8@%rdi -8@%rsi -8@%rdx");
+        bytes.extend(note("other", "x", ""));
+        let notes = parse_notes(&bytes, 0);
+        assert_eq!(notes.len(), 2);
+        assert_eq!(notes[0].name, "error");
+        assert_eq!(notes[0].site, 0x1000);
+        assert_eq!(notes[0].semaphore, 0x2000);
+        assert_eq!(notes[1].provider, "other");
+        assert_eq!(notes[1].args, "");
+    }
+
+    #[test]
+    fn prelinked_addresses_move_with_the_base() {
+        let notes = parse_notes(&note("parcagpu", "error", ""), 0x700);
+        assert_eq!((notes[0].site, notes[0].semaphore), (0x1200, 0x2200));
+    }
+
+    #[test]
+    fn no_cut_or_flipped_byte_panics() {
+        let bytes = note("parcagpu", "error", "-8@%rdi");
+        for n in 0..bytes.len() {
+            assert!(parse_notes(&bytes[..n], 1).len() <= 1);
+            let mut broken = bytes.clone();
+            broken[n] = 0xff;
+            assert!(parse_notes(&broken, u64::MAX).len() <= 1);
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_elf_are_passed_over() {
+        let text = tempfile::tempfile().unwrap();
+        text.write_all_at(&[b'x'; 4096], 0).unwrap();
+        assert!(read_image(&text).is_none());
+        let cut = tempfile::tempfile().unwrap();
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        cut.write_all_at(&own[..64], 0).unwrap();
+        assert!(read_image(&cut).is_none());
+    }
+
+    #[test]
+    fn bias_follows_the_segment_of_the_mapping() {
+        let image = Image {
+            segments: vec![
+                Segment {
+                    vaddr: 0,
+                    offset: 0,
+                    file_size: 0x800,
+                },
+                Segment {
+                    vaddr: 0x2100,
+                    offset: 0x1100,
+                    file_size: 0x1000,
+                },
+            ],
+            ..Image::default()
+        };
+        assert_eq!(image.bias(0x7000_2000, 0x1000), Some(0x7000_0000));
+        assert_eq!(image.bias(0x7000_0000, 0), Some(0x7000_0000));
+        assert_eq!(image.bias(0x7000_0000, 0x10_0000), None);
+    }
+}

@@ -1,0 +1,403 @@
+//! The BPF program in the kernel, what it is attached to, and the ring buffer it fills.
+//!
+//! One thread owns a [`Session`]. Dropping it detaches from everything, which lowers the semaphores
+//! in the watched processes. The loaded object lives as long as our process: it is leaked once.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{
+    ErrorKind, Link, MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut, RingBuffer,
+    RingBufferBuilder, UsdtOpts,
+};
+use parcagpu_abi::probe::{self, PROVIDER, Probe};
+use parcagpu_abi::status;
+
+use crate::discover::{FileId, Found, Library, Scanner};
+use crate::events::{self, Event};
+use crate::refusal::refuse;
+use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
+
+#[expect(missing_docs, reason = "generated")]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    rust_2018_idioms,
+    unused_qualifications
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/parcagpu.skel.rs"));
+}
+
+/// Inode number of the initial PID namespace (PROC_PID_INIT_INO).
+const INITIAL_PID_NS: u64 = 0xeffff_ffc;
+
+/// Takes the events.
+pub trait Sink {
+    /// One event.
+    fn event(&mut self, event: &Event<'_>);
+}
+
+/// What to attach to.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Probes, by name.
+    pub probes: Vec<&'static str>,
+    /// Take `kernel_executed` also where there is `activity_batch`.
+    pub kernel_executed_too: bool,
+    /// Only these processes; empty: all.
+    pub pids: Vec<u32>,
+    /// Look for processes that map a library; false: only what [`Session::attach_library`] is given.
+    pub discover: bool,
+    /// Size of the ring buffer, bytes; rounded up to a power of two of at least a page.
+    pub ring_bytes: u32,
+}
+
+/// Names a process for good: a number may be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// Its start, `CLOCK_BOOTTIME` ns.
+    pub start_ns: u64,
+}
+
+/// What a process said about itself when it last fired a probe.
+#[derive(Debug)]
+pub struct ProcessNote {
+    /// Its name.
+    pub comm: String,
+    /// Its status block; only header, configuration and counters are sure to be there.
+    pub status: Option<Box<status::Status>>,
+}
+
+/// Losses of one probe between the process and us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Events that found the ring buffer full.
+    pub dropped: u64,
+    /// Records whose memory could not be read.
+    pub unreadable: u64,
+}
+
+struct Attached {
+    id: FileId,
+    pid: Option<u32>,
+    _links: Vec<Link>,
+}
+
+/// A loaded and perhaps attached BPF program.
+pub struct Session {
+    // Links go first: they are what the watched processes see.
+    attached: Vec<Attached>,
+    ring: RingBuffer<'static>,
+    skel: ParcagpuSkel<'static>,
+    scanner: Scanner,
+    wanted: Wanted,
+    found: Vec<Found>,
+    undecodable: Rc<RefCell<u64>>,
+    warned: Vec<String>,
+}
+
+/// The last lines libbpf printed, for error messages.
+static LIBBPF_SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep_message(_: PrintLevel, message: String) {
+    if let Ok(mut said) = LIBBPF_SAID.lock() {
+        said.push(message.trim_end().to_owned());
+    }
+}
+
+fn libbpf_said() -> String {
+    let said = LIBBPF_SAID.lock().map(|s| s.clone()).unwrap_or_default();
+    let lines: Vec<&str> = said
+        .iter()
+        .flat_map(|m| m.lines())
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with("processed "))
+        .collect();
+    lines[lines.len().saturating_sub(6)..].join("; ")
+}
+
+fn load_refused(error: &libbpf_rs::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied => {
+            let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+            if lockdown.contains("[confidentiality]") {
+                " (kernel lockdown is in mode confidentiality, which forbids BPF to read memory)"
+            } else {
+                " (a container's seccomp profile or a missing capability may forbid bpf())"
+            }
+        }
+        _ => "",
+    };
+    refuse(format!(
+        "the kernel refused the BPF program: {error}{hint}: {}",
+        libbpf_said()
+    ))
+}
+
+impl Session {
+    /// Loads the program. Events go to `sink` while [`Session::poll`] runs.
+    pub fn load(wanted: Wanted, sink: Rc<RefCell<dyn Sink>>) -> Result<Self> {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, keep_message)));
+        let storage: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = ParcagpuSkelBuilder::default()
+            .open(storage)
+            .context("failed to open the BPF object")?;
+        let ring_bytes = wanted
+            .ring_bytes
+            .clamp(1 << 16, 1 << 30)
+            .next_power_of_two();
+        open.maps.events.set_max_entries(ring_bytes)?;
+        let rodata = open.maps.rodata_data.as_deref_mut().context("no .rodata")?;
+        rodata.own_pid_ns = match fs::metadata("/proc/self/ns/pid")?.ino() {
+            INITIAL_PID_NS => 0,
+            inode => u32::try_from(inode)?,
+        };
+        rodata.filter_pids = !wanted.pids.is_empty();
+        let skel = open.load().map_err(|e| load_refused(&e))?;
+        for pid in &wanted.pids {
+            let key = pid.to_le_bytes();
+            skel.maps.wanted_pids.update(&key, &[1], MapFlags::ANY)?;
+        }
+        let undecodable = Rc::new(RefCell::new(0));
+        let bad = Rc::clone(&undecodable);
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&skel.maps.events, move |bytes| {
+            match events::decode(bytes) {
+                Some(event) => sink.borrow_mut().event(&event),
+                None => *bad.borrow_mut() += 1,
+            }
+            0
+        })?;
+        let ring = builder.build()?;
+        Ok(Self {
+            attached: Vec::new(),
+            ring,
+            skel,
+            scanner: Scanner::default(),
+            wanted,
+            found: Vec::new(),
+            undecodable,
+            warned: Vec::new(),
+        })
+    }
+
+    /// Attaches to a file that may not be mapped anywhere yet, for all processes.
+    pub fn attach_library(&mut self, library: &Library) -> Result<()> {
+        self.attach(library, None)
+    }
+
+    /// Looks for processes, attaches where we are not yet, and forgets files that nobody maps.
+    /// The number of new attachments. With chosen processes, one that is gone is no error here.
+    pub fn rescan(&mut self) -> Result<usize> {
+        self.found = if self.wanted.pids.is_empty() {
+            self.scanner.scan()
+        } else {
+            let pids = self.wanted.pids.clone();
+            pids.iter()
+                .flat_map(|pid| self.scanner.scan_process(*pid).unwrap_or_default())
+                .collect()
+        };
+        if !self.wanted.discover {
+            return Ok(0);
+        }
+        let mut new = 0;
+        for found in self.found.clone() {
+            let pid = (!self.wanted.pids.is_empty()).then_some(found.pid);
+            if self.is_attached(&found.library.id, pid) {
+                continue;
+            }
+            match self.attach(&found.library, pid) {
+                Ok(()) => new += 1,
+                // A process may end while we attach to it.
+                Err(_) if !PathBuf::from(format!("/proc/{}", found.pid)).exists() => {}
+                Err(e) => self.warn_once(&format!(
+                    "{} (process {}): {e:#}",
+                    found.library.path, found.pid
+                )),
+            }
+            if found.deleted {
+                self.warn_once(&format!(
+                    "process {} maps a copy of {} that was deleted or replaced on disk; attached to that copy",
+                    found.pid, found.library.path
+                ));
+            }
+        }
+        Ok(new)
+    }
+
+    fn warn_once(&mut self, message: &str) {
+        if !self.warned.iter().any(|w| w == message) {
+            eprintln!("warning: {message}");
+            self.warned.push(message.to_owned());
+        }
+    }
+
+    fn is_attached(&self, id: &FileId, pid: Option<u32>) -> bool {
+        self.attached
+            .iter()
+            .any(|a| a.id == *id && (a.pid.is_none() || a.pid == pid))
+    }
+
+    fn attach(&mut self, library: &Library, pid: Option<u32>) -> Result<()> {
+        let has = |p: &Probe| library.image.note(PROVIDER, p.name).is_some();
+        // Through the descriptor: nobody can replace the file under us.
+        let path = format!("/proc/self/fd/{}", library.file.as_raw_fd());
+        let mut links = Vec::new();
+        for wanted in probe::ALL {
+            if !self.wanted.probes.contains(&wanted.name) || !has(wanted) {
+                continue;
+            }
+            if *wanted == probe::KERNEL_EXECUTED
+                && has(&probe::ACTIVITY_BATCH)
+                && !self.wanted.kernel_executed_too
+            {
+                continue;
+            }
+            let cookie = status_distance(library, wanted).unwrap_or(0);
+            let options = UsdtOpts {
+                cookie,
+                ..UsdtOpts::default()
+            };
+            let pid = pid.map_or(-1, u32::cast_signed);
+            let link = program(&mut self.skel, wanted)
+                .attach_usdt_with_opts(pid, &path, PROVIDER, wanted.name, options)
+                .map_err(|e| anyhow::anyhow!("{e}: {}", libbpf_said()))
+                .with_context(|| format!("failed to attach to {}", wanted.name))?;
+            links.push(link);
+        }
+        self.attached.push(Attached {
+            id: library.id,
+            pid,
+            _links: links,
+        });
+        Ok(())
+    }
+
+    /// Processes that map a library, as of the last scan.
+    pub fn found(&self) -> &[Found] {
+        &self.found
+    }
+
+    /// Files (or, with chosen processes, files per process) we are attached to.
+    pub fn attachments(&self) -> usize {
+        self.attached.len()
+    }
+
+    /// Hands what is there to the sink, waiting for at most `timeout` for something to come.
+    pub fn poll(&self, timeout: Duration) -> Result<()> {
+        match self.ring.poll(timeout) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e).context("failed to read the ring buffer"),
+        }
+        // A batch whose last record could not be read wakes nobody.
+        self.ring
+            .consume()
+            .context("failed to read the ring buffer")
+    }
+
+    /// Leaves all processes; what is in the ring buffer stays.
+    pub fn detach(&mut self) {
+        self.attached.clear();
+    }
+
+    /// Losses per probe, by index into [`probe::ALL`].
+    pub fn losses(&self) -> Result<Vec<Loss>> {
+        let sum = |slot: u32| -> Result<u64> {
+            let per_cpu = self
+                .skel
+                .maps
+                .losses
+                .lookup_percpu(&slot.to_le_bytes(), MapFlags::ANY)?
+                .unwrap_or_default();
+            Ok(per_cpu
+                .iter()
+                .filter_map(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?)))
+                .sum())
+        };
+        (0..u32::try_from(probe::ALL.len())?)
+            .map(|i| {
+                Ok(Loss {
+                    dropped: sum(2 * i)?,
+                    unreadable: sum(2 * i + 1)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Events whose bytes were not understood.
+    pub fn undecodable(&self) -> u64 {
+        *self.undecodable.borrow()
+    }
+
+    /// What processes said when they last fired `cuda_correlation`, `activity_batch` or `error`.
+    pub fn processes(&self) -> HashMap<ProcessId, ProcessNote> {
+        let map = &self.skel.maps.processes;
+        map.keys()
+            .filter_map(|key| {
+                let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
+                Some((process_id(&key)?, process_note(&value)?))
+            })
+            .collect()
+    }
+}
+
+fn process_id(key: &[u8]) -> Option<ProcessId> {
+    Some(ProcessId {
+        start_ns: u64::from_le_bytes(key.get(..8)?.try_into().ok()?),
+        pid: u32::from_le_bytes(key.get(8..12)?.try_into().ok()?),
+    })
+}
+
+fn process_note(value: &[u8]) -> Option<ProcessNote> {
+    let comm = value.get(..16)?;
+    let end = comm.iter().position(|b| *b == 0).unwrap_or(16);
+    let mut block = value.get(24..)?.to_vec();
+    // Texts and counters are read at different times, so the sequence number of the texts says
+    // nothing about this copy; a torn text is possible and only ever shown.
+    if let Some(sequence) = block.get_mut(16..20) {
+        sequence.fill(0);
+    }
+    Some(ProcessNote {
+        comm: String::from_utf8_lossy(&comm[..end]).into_owned(),
+        status: status::parse(&block).ok(),
+    })
+}
+
+/// Distance from a probe site to the status block, as the BPF program adds it to the address of the
+/// site.
+fn status_distance(library: &Library, probe: &Probe) -> Option<u64> {
+    let site = library.image.note(PROVIDER, probe.name)?.site;
+    Some(library.image.status?.wrapping_sub(site))
+}
+
+fn program<'a>(skel: &'a mut ParcagpuSkel<'static>, probe: &Probe) -> &'a mut ProgramMut<'static> {
+    let programs = &mut skel.progs;
+    match *probe {
+        probe::CUDA_CORRELATION => &mut programs.on_cuda_correlation,
+        probe::KERNEL_EXECUTED => &mut programs.on_kernel_executed,
+        probe::ACTIVITY_BATCH => &mut programs.on_activity_batch,
+        probe::PC_SAMPLE_BATCH => &mut programs.on_pc_sample_batch,
+        probe::STALL_REASON_MAP => &mut programs.on_stall_reason_map,
+        probe::GPU_CONFIG => &mut programs.on_gpu_config,
+        probe::CUBIN_LOADED => &mut programs.on_cubin_loaded,
+        probe::CUBIN_UNLOADED => &mut programs.on_cubin_unloaded,
+        probe::ERROR => &mut programs.on_error,
+        probe::NVTX_EVENT_BATCH => &mut programs.on_nvtx_event_batch,
+        _ => &mut programs.on_nvtx_resource_name,
+    }
+}

@@ -1,0 +1,75 @@
+//! Numbers and times for people.
+
+/// With thousands separators.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number and its noun, in the plural where it needs one.
+pub fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// A duration with three digits or more and its unit.
+pub fn duration(ns: u128) -> String {
+    // Any duration that can occur is far below 2^53 in its unit.
+    #[expect(clippy::cast_precision_loss, reason = "shown with two decimals")]
+    let ns_float = ns as f64;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.2} us", ns_float / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", ns_float / 1e6),
+        _ => format!("{:.2} s", ns_float / 1e9),
+    }
+}
+
+/// `CLOCK_REALTIME` ns as local-independent time of day (UTC), to the microsecond.
+pub fn time_of_day(realtime_ns: u64) -> String {
+    let seconds = realtime_ns / 1_000_000_000;
+    let micros = realtime_ns / 1_000 % 1_000_000;
+    let (h, m, s) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{h:02}:{m:02}:{s:02}.{micros:06}")
+}
+
+/// A clock's time, ns.
+pub fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` lives through the call.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(310_000), "310,000");
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!(plural(1, "launch"), "1 launch");
+        assert_eq!(plural(2_000, "event"), "2,000 events");
+        assert_eq!(duration(0), "0 ns");
+        assert_eq!(duration(12_345), "12.35 us");
+        assert_eq!(duration(3_000_000_000), "3.00 s");
+        assert_eq!(
+            time_of_day(86_400_000_000_000 + 3_661_000_001_000),
+            "01:01:01.000001"
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! The loop of the views: attach, take events, look for new processes every second, end in order.
+
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use parcagpu_abi::probe;
+
+use crate::library;
+use crate::options::{Scope, TraceOptions};
+use crate::preflight;
+use crate::refusal::refuse;
+use crate::session::{Session, Sink, Wanted};
+use crate::signals;
+use crate::text::plural;
+use crate::trace::{Style, Tracer};
+
+/// New processes are found within this time.
+pub const SCAN_EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for events: how late a signal or the end of a command is noticed.
+pub const POLL: Duration = Duration::from_millis(100);
+
+/// Loads and attaches as the options say, and tells so on stderr.
+pub fn start(
+    scope: &Scope,
+    probes: Vec<&'static str>,
+    kernel_executed_too: bool,
+    sink: Rc<RefCell<dyn Sink>>,
+) -> Result<Session> {
+    preflight::check()?;
+    let named = scope.lib.as_deref().map(library::open).transpose()?;
+    let mut session = Session::load(
+        Wanted {
+            probes,
+            kernel_executed_too,
+            pids: scope.pid.clone(),
+            discover: true,
+            ring_bytes: scope.ring_mib << 20,
+        },
+        sink,
+    )?;
+    session.rescan()?;
+    if scope.pid.is_empty() {
+        attach_ahead(&mut session, named)?;
+    } else {
+        check_pids(scope, &session)?;
+    }
+    let processes = session.found().len() as u64;
+    eprintln!(
+        "attached to {} ({})",
+        plural(
+            session.attachments() as u64,
+            if scope.pid.is_empty() {
+                "library file"
+            } else {
+                "process library"
+            }
+        ),
+        if processes == 1 {
+            "1 process has it now".to_owned()
+        } else {
+            format!("{processes} processes have it now")
+        }
+    );
+    Ok(session)
+}
+
+/// Attaches to the named or default file, so that programs started later lose nothing.
+fn attach_ahead(session: &mut Session, named: Option<crate::discover::Library>) -> Result<()> {
+    let library = match named {
+        Some(library) => Some(library),
+        None => library::default()?,
+    };
+    match library {
+        Some(library) => session.attach_library(&library),
+        None if session.attachments() == 0 => library::required(None)
+            .map(|_| ())
+            .map_err(|e| refuse(format!("no process has a library with our probes, and {e}"))),
+        None => Ok(()),
+    }
+}
+
+fn check_pids(scope: &Scope, session: &Session) -> Result<()> {
+    for pid in &scope.pid {
+        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
+            return Err(refuse(format!("there is no process {pid}")));
+        }
+        if let Err(e) = std::fs::read(format!("/proc/{pid}/maps")) {
+            return Err(refuse(format!(
+                "cannot read the mappings of process {pid}: {e} (CAP_SYS_PTRACE is needed)"
+            )));
+        }
+        if !session.found().iter().any(|f| f.pid == *pid) {
+            return Err(refuse(format!(
+                "process {pid} does not map a library with probes of provider {}",
+                probe::PROVIDER
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Runs until a signal, the deadline, or `tick` says false; `tick` is called after each poll.
+pub fn pump(
+    session: &mut Session,
+    seconds: Option<f64>,
+    mut tick: impl FnMut(&mut Session) -> bool,
+) -> Result<()> {
+    let began = Instant::now();
+    let deadline = seconds.map(|s| began + Duration::from_secs_f64(s));
+    let mut next_scan = began + SCAN_EVERY;
+    loop {
+        let now = Instant::now();
+        let left = deadline.map_or(POLL, |d| d.saturating_duration_since(now).min(POLL));
+        session.poll(left)?;
+        let go_on = tick(session);
+        let now = Instant::now();
+        if !go_on || signals::count() > 0 || deadline.is_some_and(|d| now >= d) {
+            return Ok(());
+        }
+        if now >= next_scan {
+            session.rescan()?;
+            next_scan = now + SCAN_EVERY;
+        }
+    }
+}
+
+/// Leaves the processes, then takes what is still in the ring buffer.
+pub fn finish(session: &mut Session) -> Result<()> {
+    session.detach();
+    session.poll(Duration::ZERO)
+}
+
+/// `parcagpu trace`
+pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
+    let probes = selected(&options.probe)?;
+    signals::install();
+    let tracer = Tracer::new(
+        Box::new(std::io::stdout()),
+        Style {
+            json: options.json,
+            raw_names: options.raw_names,
+            repeats: options.repeats,
+        },
+    );
+    let sink: Rc<RefCell<dyn Sink>> = tracer.clone();
+    let kernel_executed_too = options.kernel_executed
+        || options
+            .probe
+            .iter()
+            .any(|p| p == probe::KERNEL_EXECUTED.name);
+    let mut session = start(&options.scope, probes, kernel_executed_too, sink)?;
+    pump(&mut session, options.scope.seconds, |_| {
+        tracer.borrow_mut().flush()
+    })?;
+    finish(&mut session)?;
+    tracer.borrow_mut().flush();
+    eprintln!("{}", tracer.borrow().summary(&session));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn selected(names: &[String]) -> Result<Vec<&'static str>> {
+    let all: Vec<&'static str> = probe::ALL.iter().map(|p| p.name).collect();
+    if names.is_empty() {
+        return Ok(all);
+    }
+    names
+        .iter()
+        .map(|name| {
+            all.iter().copied().find(|p| p == name).ok_or_else(|| {
+                refuse(format!(
+                    "there is no probe {name}; the probes are: {}",
+                    all.join(", ")
+                ))
+            })
+        })
+        .collect()
+}
