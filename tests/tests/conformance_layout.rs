@@ -6,9 +6,11 @@
 
 mod conformance_common;
 mod conformance_table;
+mod conformance_wheels;
 
-use conformance_common::{root, wheels};
+use conformance_common::root;
 use conformance_table::{Check, checks};
+use conformance_wheels::wheels;
 use parcagpu::cupti::result;
 use std::fmt::Write;
 use std::path::Path;
