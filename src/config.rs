@@ -266,7 +266,12 @@ fn excerpt(text: &OsStr) -> String {
 }
 
 fn decimal(value: &OsStr) -> Option<f64> {
-    value.to_str()?.trim().parse().ok().filter(|x: &f64| x.is_finite())
+    value
+        .to_str()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|x: &f64| x.is_finite())
 }
 
 fn positive(value: &OsStr) -> Result<f64, &'static str> {
@@ -324,8 +329,21 @@ mod tests {
 
     #[test]
     fn debug_words() {
-        for (value, level) in [("", 0), ("OFF", 0), ("no", 0), ("false", 0), ("0", 0), ("1", 1), ("yes", 1), ("2", 2)] {
-            assert_eq!(parse(&[("PARCAGPU_DEBUG", value)]).0.debug, level, "{value}");
+        for (value, level) in [
+            ("", 0),
+            ("OFF", 0),
+            ("no", 0),
+            ("false", 0),
+            ("0", 0),
+            ("1", 1),
+            ("yes", 1),
+            ("2", 2),
+        ] {
+            assert_eq!(
+                parse(&[("PARCAGPU_DEBUG", value)]).0.debug,
+                level,
+                "{value}"
+            );
         }
     }
 
@@ -337,12 +355,20 @@ mod tests {
                 let (config, problems) = parse(&[(variable.name, value)]);
                 assert!(problems.len() <= 1);
                 for problem in &problems {
-                    assert!(problem.contains(variable.name) && problem.len() < 300, "{problem}");
+                    assert!(
+                        problem.contains(variable.name) && problem.len() < 300,
+                        "{problem}"
+                    );
                     assert_eq!(config, Config::default(), "{}={value}", variable.name);
                 }
             }
         }
-        for name in ["PARCAGPU_RATE_LIMIT", "PARCAGPU_GRAPH_RATE_LIMIT", "PARCAGPU_SAMPLING_FACTOR", "PARCAGPU_YIELD"] {
+        for name in [
+            "PARCAGPU_RATE_LIMIT",
+            "PARCAGPU_GRAPH_RATE_LIMIT",
+            "PARCAGPU_SAMPLING_FACTOR",
+            "PARCAGPU_YIELD",
+        ] {
             for value in ["abc", "-1", "1e309", "NaN", "0x10"] {
                 assert_eq!(parse(&[(name, value)]).1.len(), 1, "{name}={value}");
             }

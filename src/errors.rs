@@ -66,7 +66,7 @@ pub fn report(code: i32, component: &str, message: &str) {
     }
     status::set_text(
         &status::block().last_error,
-        &format!("{component}: {message}"),
+        &format!("{component}: {}", event.message.to_string_lossy()),
     );
     crate::debug_log!(1, "error {code} {component}: {message}");
     fire(&event);
@@ -109,6 +109,6 @@ mod tests {
         report(7, "test", "once\0only");
         report(7, "test", "once\0only");
         assert_eq!(status::block().get(Counter::Errors), before + 1);
-        assert_eq!(status::block().last_error.load(), "test: once\0only".split('\0').next().unwrap());
+        assert_eq!(status::block().last_error.load(), "test: once?only");
     }
 }

@@ -1,11 +1,39 @@
-//! The library that lives in the profiled process.
+//! `libparcagpu.so`: what lives inside the profiled process.
+//!
+//! Nothing leaves the process but through the USDT probes of provider `parcagpu`. The library is a
+//! guest: it does nothing until CUDA is initialised, next to nothing until a consumer attaches to a
+//! probe, and it neither prints nor aborts nor blocks.
+//!
+//! * [`preload`], [`lifecycle`]: how it comes up, and what happens on fork and exit
+//! * [`session`], [`machine`], [`watch`]: dormant, active, yielded; and our one thread
+//! * [`cupti`]: the library the records come from
+//! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
+//! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
+//! * [`config`], [`entry`], [`log`], [`clock`]: the environment, the way in from C, debug lines, time
 
 pub mod clock;
 pub mod config;
 pub mod cupti;
 pub mod entry;
 pub mod errors;
+pub mod lifecycle;
 pub mod log;
+pub mod machine;
 pub mod metadata;
+pub mod policy;
+pub mod preload;
 pub mod probes;
+pub mod sampling;
+pub mod session;
+pub mod silence;
 pub mod status;
+pub mod watch;
+
+/// Called by the driver, inside the first `cuInit`, when `CUDA_INJECTION64_PATH` names this library.
+/// Idempotent and thread-safe; always 1, since a library that did nothing is no reason for the driver
+/// to complain.
+#[unsafe(no_mangle)]
+pub extern "C" fn InitializeInjection() -> std::ffi::c_int {
+    entry::guarded((), lifecycle::start);
+    1
+}

@@ -104,7 +104,10 @@ mod tests {
 
     #[test]
     fn a_fall_to_a_non_zero_value_is_a_join_and_to_zero_is_not() {
-        assert_eq!(fired(|i| if i < 60 { 2 } else { 1 }, 72), [1, 10, 50, 61, 70]);
+        assert_eq!(
+            fired(|i| if i < 60 { 2 } else { 1 }, 72),
+            [1, 10, 50, 61, 70]
+        );
         assert_eq!(fired(|i| u16::from(i < 3), 200), [1]);
     }
 }

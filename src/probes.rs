@@ -37,6 +37,7 @@ macro_rules! probes {
 
                 /// The site. Pointers have to be readable while it runs.
                 #[inline(never)]
+                #[allow(clippy::too_many_arguments, reason = "the contract's")]
                 pub fn fire($($arg: $ty),*) {
                     probe::sdt!([sym "{}" SEMAPHORE], parcagpu, $name, $($arg,)*);
                 }
@@ -49,7 +50,7 @@ macro_rules! probes {
     };
 }
 
-struct Sites([*const (); 11]);
+struct Sites(#[expect(dead_code, reason = "kept for the linker only")] [*const (); 11]);
 // SAFETY: addresses of functions, never read.
 unsafe impl Sync for Sites {}
 

@@ -13,7 +13,7 @@ use crate::config::Config;
 
 /// Read by consumers through `/proc/PID/mem`; found by its name in the dynamic symbol table.
 #[unsafe(no_mangle)]
-#[expect(non_upper_case_globals, reason = "the name is part of the contract")]
+#[allow(non_upper_case_globals, reason = "the name is part of the contract")]
 pub static parcagpu_status: Status = Status::new();
 
 static TEXTS: Mutex<()> = Mutex::new(());
@@ -53,8 +53,10 @@ pub fn set_config(config: &Config) {
     c.rate_limit.store(config.rate_limit.to_bits(), relaxed);
     c.graph_rate_limit
         .store(config.graph_rate_limit.to_bits(), relaxed);
-    c.pc_sampling_rate
-        .store(config.pc_sampling_rate.unwrap_or(f64::NAN).to_bits(), relaxed);
+    c.pc_sampling_rate.store(
+        config.pc_sampling_rate.unwrap_or(f64::NAN).to_bits(),
+        relaxed,
+    );
     c.sampling_factor.store(config.sampling_factor, relaxed);
     c.pc_hw_buffer_mb.store(config.pc_hw_buffer_mb, relaxed);
     c.pc_sampling_mode
@@ -63,8 +65,7 @@ pub fn set_config(config: &Config) {
     c.hook_engine.store(config.hook_engine as u32, relaxed);
     c.yield_mode.store(config.yield_mode as u32, relaxed);
     c.cubin_memory_mb.store(config.cubin_memory_mb, relaxed);
-    c.debug
-        .store(u32::from(config.debug), relaxed);
+    c.debug.store(u32::from(config.debug), relaxed);
 }
 
 /// In a forked child: the parent's story is not the child's. Async-signal-safe.

@@ -1,6 +1,18 @@
 //! CUPTI: its layouts, its symbols, and the one subscriber we hold.
 //!
 //! Nothing is linked against; every function is looked up in the libcupti that fits the process.
+//!
+//! * [`sys`], [`result`]: layouts, constants, names of result codes
+//! * [`locate`], [`api`]: which libcupti, and its functions
+//! * [`driver`]: the few functions of libcuda that we call
+//! * [`callbacks`]: launches as the subscriber sees them
+//! * [`activity`], [`pool`]: kernel records and the buffers they come in
 
+pub mod activity;
+pub mod api;
+pub mod callbacks;
+pub mod driver;
+pub mod locate;
+pub mod pool;
 pub mod result;
 pub mod sys;

@@ -11,12 +11,21 @@ use std::mem::{offset_of, size_of};
 pub type CUptiResult = u32;
 /// `CUresult`.
 pub type CUresult = u32;
-/// `CUcontext`, opaque.
-pub type CUcontext = *mut c_void;
-/// `CUstream`, opaque; small values name the default streams.
-pub type CUstream = *mut c_void;
-/// `CUpti_SubscriberHandle`, opaque.
-pub type SubscriberHandle = *mut c_void;
+
+/// `CUcontext`, opaque: never followed by us.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUcontext(pub *mut c_void);
+
+/// `CUstream`, opaque: never followed by us. Small values name the default streams.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUstream(pub *mut c_void);
+
+/// `CUpti_SubscriberHandle`, opaque: never followed by us.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct SubscriberHandle(pub *mut c_void);
 
 /// `CUPTI_SUCCESS`.
 pub const CUPTI_SUCCESS: CUptiResult = 0;

@@ -1,0 +1,256 @@
+//! The subscriber's callback: launches as CUPTI reports them.
+//!
+//! Runs on the launching thread, inside the driver, possibly while CUPTI holds a lock of its own. A
+//! callback that comes when the session is not active returns at once.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+
+use super::sys::{
+    API_ENTER, API_EXIT, CUDA_SUCCESS, CUresult, CUstream, CallbackData, CallbackFunc,
+    DOMAIN_DRIVER_API, DOMAIN_RUNTIME_API, Domain, GraphLaunchParams,
+    LaunchCooperativeKernelParams, LaunchKernelExParams, LaunchKernelParams, driver_cbid as driver,
+    runtime_cbid as runtime,
+};
+use crate::config::ApiCallbacks;
+use crate::entry;
+use crate::sampling::launch::{Kind, Launch, Outcome, announced_name};
+use crate::session::{self, Session};
+
+/// Our callback.
+pub const CALLBACK: CallbackFunc = on_callback;
+
+/// How the callback of one function is read.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchFunction {
+    /// Callback id in its domain.
+    pub cbid: u32,
+    kind: Kind,
+    many: bool,
+    stream: Stream,
+}
+
+/// Where the stream of a launch is found.
+#[derive(Clone, Copy, Debug)]
+enum Stream {
+    Kernel,
+    Cooperative,
+    Ex,
+    Graph,
+    /// Not to be told from the parameters, or a default stream that cannot capture.
+    None,
+}
+
+const fn eager(cbid: u32, stream: Stream) -> LaunchFunction {
+    LaunchFunction {
+        cbid,
+        kind: Kind::Eager,
+        many: false,
+        stream,
+    }
+}
+
+const fn graph(cbid: u32, stream: Stream) -> LaunchFunction {
+    LaunchFunction {
+        cbid,
+        kind: Kind::Graph,
+        many: true,
+        stream,
+    }
+}
+
+const fn multi_device(cbid: u32) -> LaunchFunction {
+    LaunchFunction {
+        cbid,
+        kind: Kind::Eager,
+        many: true,
+        stream: Stream::None,
+    }
+}
+
+/// Launch functions of the driver API.
+pub const DRIVER: &[LaunchFunction] = &[
+    eager(driver::LAUNCH_KERNEL, Stream::Kernel),
+    eager(driver::LAUNCH_KERNEL_EX, Stream::Ex),
+    eager(driver::LAUNCH_KERNEL_PTSZ, Stream::Kernel),
+    eager(driver::LAUNCH_KERNEL_EX_PTSZ, Stream::Ex),
+    graph(driver::GRAPH_LAUNCH, Stream::Graph),
+    graph(driver::GRAPH_LAUNCH_PTSZ, Stream::Graph),
+    eager(driver::LAUNCH_COOPERATIVE_KERNEL, Stream::Cooperative),
+    eager(driver::LAUNCH_COOPERATIVE_KERNEL_PTSZ, Stream::Cooperative),
+    multi_device(driver::LAUNCH_COOPERATIVE_KERNEL_MULTI_DEVICE),
+    eager(driver::LAUNCH, Stream::None),
+    eager(driver::LAUNCH_GRID, Stream::None),
+    eager(driver::LAUNCH_GRID_ASYNC, Stream::None),
+];
+
+/// Launch functions of the runtime API. Their streams are read from the driver call inside them.
+pub const RUNTIME: &[LaunchFunction] = &[
+    eager(runtime::LAUNCH_KERNEL, Stream::None),
+    eager(runtime::LAUNCH_KERNEL_PTSZ, Stream::None),
+    eager(runtime::LAUNCH_KERNEL_EX_C, Stream::None),
+    eager(runtime::LAUNCH_KERNEL_EX_C_PTSZ, Stream::None),
+    graph(runtime::GRAPH_LAUNCH, Stream::None),
+    graph(runtime::GRAPH_LAUNCH_PTSZ, Stream::None),
+    eager(runtime::LAUNCH_COOPERATIVE_KERNEL, Stream::None),
+    eager(runtime::LAUNCH_COOPERATIVE_KERNEL_PTSZ, Stream::None),
+    multi_device(runtime::LAUNCH_COOPERATIVE_KERNEL_MULTI_DEVICE),
+    eager(runtime::LAUNCH, Stream::None),
+    eager(runtime::LAUNCH_PTSZ, Stream::None),
+];
+
+/// Every callback the session switches on, with its domain.
+pub fn wanted(level: ApiCallbacks) -> impl Iterator<Item = (Domain, u32)> {
+    let of = |domain, functions: &'static [LaunchFunction]| {
+        functions.iter().map(move |f| (domain, f.cbid))
+    };
+    let runtime: &'static [LaunchFunction] = match level {
+        ApiCallbacks::Driver => &[],
+        ApiCallbacks::Runtime => RUNTIME,
+    };
+    of(DOMAIN_DRIVER_API, DRIVER).chain(of(DOMAIN_RUNTIME_API, runtime))
+}
+
+/// A runtime call that is open on this thread.
+#[derive(Clone, Copy, Default)]
+struct RuntimeCall {
+    open: bool,
+    id: u32,
+    captured: bool,
+}
+
+thread_local! {
+    // No destructor: usable while a thread ends.
+    static RUNTIME_CALL: Cell<RuntimeCall> = const {
+        Cell::new(RuntimeCall { open: false, id: 0, captured: false })
+    };
+}
+
+unsafe extern "C" fn on_callback(
+    _userdata: *mut c_void,
+    domain: Domain,
+    cbid: u32,
+    data: *const c_void,
+) {
+    let Some(session) = session::active() else {
+        return;
+    };
+    if data.is_null() {
+        return;
+    }
+    entry::guarded((), || {
+        let on_api = match domain {
+            DOMAIN_DRIVER_API => on_driver,
+            DOMAIN_RUNTIME_API => on_runtime,
+            _ => return,
+        };
+        // SAFETY: for the two API domains CUPTI gives callback data, valid during the call.
+        on_api(session, cbid, unsafe { &*data.cast() });
+    });
+}
+
+fn on_driver(session: &Session, cbid: u32, data: &CallbackData) {
+    let Some(function) = DRIVER.iter().find(|f| f.cbid == cbid) else {
+        return;
+    };
+    let call = RUNTIME_CALL.get();
+    if call.open && call.id == data.correlation_id {
+        // The runtime call reports; what only this call knows is kept for it.
+        if data.callback_site == API_EXIT && result_of(data) == CUDA_SUCCESS {
+            let captured = is_capturing(session, function, data);
+            RUNTIME_CALL.set(RuntimeCall { captured, ..call });
+        }
+        return;
+    }
+    on_launch(session, function, -(cbid as i32), data, || {
+        is_capturing(session, function, data)
+    });
+}
+
+fn on_runtime(session: &Session, cbid: u32, data: &CallbackData) {
+    let Some(function) = RUNTIME.iter().find(|f| f.cbid == cbid) else {
+        return;
+    };
+    let open = data.callback_site == API_ENTER;
+    let call = RUNTIME_CALL.replace(RuntimeCall {
+        open,
+        id: data.correlation_id,
+        captured: false,
+    });
+    on_launch(session, function, cbid as i32, data, || call.captured);
+}
+
+fn on_launch(
+    session: &Session,
+    function: &LaunchFunction,
+    cbid: i32,
+    data: &CallbackData,
+    captured: impl FnOnce() -> bool,
+) {
+    if data.correlation_data.is_null() {
+        return;
+    }
+    let launch = Launch {
+        kind: function.kind,
+        many: function.many,
+        id: data.correlation_id,
+        cbid,
+    };
+    match data.callback_site {
+        API_ENTER => {
+            let slot = session.sampler.enter(launch, session);
+            // SAFETY: the slot is CUPTI's for this call and ours to write.
+            unsafe { data.correlation_data.write(slot) };
+        }
+        API_EXIT => {
+            // SAFETY: as above. Cleared, so that no later call finds it.
+            let slot = unsafe { data.correlation_data.replace(0) };
+            let outcome = || match result_of(data) {
+                CUDA_SUCCESS if captured() => Outcome::Captured,
+                CUDA_SUCCESS => Outcome::Launched,
+                _ => Outcome::Failed,
+            };
+            let name = announced_name(data.symbol_name, data.function_name);
+            session.sampler.exit(launch, slot, name, outcome, session);
+        }
+        _ => {}
+    }
+}
+
+/// Result of the call at its exit; `CUresult` and `cudaError_t` are both 32 bits with 0 for success.
+fn result_of(data: &CallbackData) -> CUresult {
+    if data.function_return_value.is_null() {
+        return CUDA_SUCCESS;
+    }
+    // SAFETY: at exit it points to the result.
+    unsafe { data.function_return_value.cast::<CUresult>().read() }
+}
+
+/// Whether a launch that the driver accepted went into a capture.
+fn is_capturing(session: &Session, function: &LaunchFunction, data: &CallbackData) -> bool {
+    let params = data.function_params;
+    if params.is_null() {
+        return false;
+    }
+    // SAFETY: the parameter struct belongs to the function, whose pointers the driver has followed
+    // itself when it accepted the call.
+    let stream: CUstream = unsafe {
+        match function.stream {
+            Stream::Kernel => (*params.cast::<LaunchKernelParams>()).stream,
+            Stream::Cooperative => (*params.cast::<LaunchCooperativeKernelParams>()).stream,
+            Stream::Ex => (*(*params.cast::<LaunchKernelExParams>()).config).stream,
+            Stream::Graph => (*params.cast::<GraphLaunchParams>()).stream,
+            Stream::None => return false,
+        }
+    };
+    let per_thread = matches!(
+        function.cbid,
+        driver::LAUNCH_KERNEL_PTSZ
+            | driver::LAUNCH_KERNEL_EX_PTSZ
+            | driver::LAUNCH_COOPERATIVE_KERNEL_PTSZ
+            | driver::GRAPH_LAUNCH_PTSZ
+    );
+    session
+        .driver()
+        .is_some_and(|driver| driver.is_capturing(stream, per_thread))
+}

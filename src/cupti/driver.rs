@@ -1,0 +1,101 @@
+//! The few functions of libcuda that we call ourselves, in the copy that the process has mapped.
+
+use std::ffi::{CStr, c_int, c_void};
+
+use super::sys::{CUDA_SUCCESS, CUresult, CUstream, CUuuid, STREAM_CAPTURE_STATUS_NONE};
+
+type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> CUresult;
+
+/// libcuda as the process has it.
+#[derive(Clone, Copy)]
+pub struct Driver {
+    get_version: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
+    is_capturing: Option<IsCapturing>,
+    is_capturing_ptsz: Option<IsCapturing>,
+    device_count: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
+    device_get: Option<unsafe extern "C" fn(*mut c_int, c_int) -> CUresult>,
+    device_uuid: Option<unsafe extern "C" fn(*mut CUuuid, c_int) -> CUresult>,
+}
+
+/// # Safety
+/// `T` is the type of function `name` in the library behind `handle`.
+unsafe fn symbol<T>(handle: *mut c_void, name: &CStr) -> Option<T> {
+    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
+    // SAFETY: the handle is open and the name terminated.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    // SAFETY: by the caller's promise; a function pointer has the size of an address.
+    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+}
+
+impl Driver {
+    /// The mapped libcuda; `None` when there is none.
+    pub fn find() -> Option<Self> {
+        let handle = [c"libcuda.so.1", c"libcuda.so"]
+            .into_iter()
+            // SAFETY: NOLOAD only looks whether it is mapped. The reference it takes is kept.
+            .map(|name| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) })
+            .find(|handle| !handle.is_null())?;
+        // SAFETY: the types are the driver API's.
+        unsafe {
+            Some(Self {
+                get_version: symbol(handle, c"cuDriverGetVersion"),
+                is_capturing: symbol(handle, c"cuStreamIsCapturing"),
+                is_capturing_ptsz: symbol(handle, c"cuStreamIsCapturing_ptsz"),
+                device_count: symbol(handle, c"cuDeviceGetCount"),
+                device_get: symbol(handle, c"cuDeviceGet"),
+                device_uuid: symbol(handle, c"cuDeviceGetUuid_v2")
+                    .or_else(|| symbol(handle, c"cuDeviceGetUuid")),
+            })
+        }
+    }
+
+    /// Version as `1000 * major + 10 * minor`; works before `cuInit`.
+    pub fn version(&self) -> Option<u32> {
+        let mut version = 0;
+        // SAFETY: writes one int.
+        let code = unsafe { self.get_version?(&mut version) };
+        (code == CUDA_SUCCESS && version > 0).then_some(version as u32)
+    }
+
+    /// Whether launches into this stream are recorded into a graph instead of run. Does not disturb
+    /// the capture (measured). `per_thread`: handle 0 means the thread's own default stream; the
+    /// legacy default stream cannot capture and is not asked.
+    pub fn is_capturing(&self, stream: CUstream, per_thread: bool) -> bool {
+        let query = match (stream.0 as usize, per_thread) {
+            (0 | 1, false) | (1, true) => return false,
+            (_, true) => self.is_capturing_ptsz.or(self.is_capturing),
+            (_, false) => self.is_capturing,
+        };
+        let mut status = STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the driver accepted a launch into this stream just now; writes one int.
+        query.is_some_and(|query| unsafe { query(stream, &mut status) } == CUDA_SUCCESS)
+            && status != STREAM_CAPTURE_STATUS_NONE
+    }
+
+    /// UUIDs by ordinal; empty before `cuInit`.
+    pub fn uuids(&self) -> Vec<CUuuid> {
+        let (Some(count), Some(get), Some(uuid)) =
+            (self.device_count, self.device_get, self.device_uuid)
+        else {
+            return Vec::new();
+        };
+        let mut devices = 0;
+        // SAFETY: writes one int.
+        if unsafe { count(&mut devices) } != CUDA_SUCCESS {
+            return Vec::new();
+        }
+        (0..devices)
+            .map_while(|ordinal| {
+                let (mut device, mut bytes) = (0, CUuuid::default());
+                // SAFETY: each writes its first argument.
+                let code = unsafe {
+                    match get(&mut device, ordinal) {
+                        CUDA_SUCCESS => uuid(&mut bytes, device),
+                        code => code,
+                    }
+                };
+                (code == CUDA_SUCCESS).then_some(bytes)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,103 @@
+//! Start, fork and exit of the process.
+//!
+//! * Start happens once, by whoever learns first that CUDA is being initialised.
+//! * A child forked from a process that uses CUDA cannot use CUDA; it gets a block that says so and
+//!   does nothing. A child forked before that starts over by itself.
+//! * Exit waits for our thread, at most [`EXIT_LIMIT`]; `_exit` and signals end the process without us.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use parcagpu_abi::status::State;
+
+use crate::config::{self, Config};
+use crate::cupti::driver::Driver;
+use crate::machine::Machine;
+use crate::{clock, entry, errors, log, session, status, watch};
+
+/// Longest time the end of the process waits for us.
+const EXIT_LIMIT: Duration = Duration::from_millis(400);
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+static IN_CHILD: AtomicBool = AtomicBool::new(false);
+static EXIT_REGISTERED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process was forked from one that had a session.
+#[inline]
+pub fn in_forked_child() -> bool {
+    IN_CHILD.load(Ordering::Relaxed)
+}
+
+/// Starts the session. Idempotent; concurrent calls return at once.
+pub fn start() {
+    if config::disabled() || in_forked_child() || STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    entry::silence_panics();
+    let (config, problems) = Config::from_environment();
+    log::set_level(config.debug);
+    let block = status::block();
+    // SAFETY: getpid has no preconditions.
+    let pid = unsafe { libc::getpid() };
+    block.pid.store(pid as u32, Ordering::Relaxed);
+    block
+        .started_ns
+        .store(clock::realtime_ns(), Ordering::Relaxed);
+    status::set_config(&config);
+    status::set_text(&block.engine, "none");
+    status::set_text(&block.engine_reason, "started by CUDA_INJECTION64_PATH");
+    let session = session::make(config);
+    if let Some(driver) = Driver::find() {
+        let version = session.set_driver(driver).version();
+        block
+            .driver_version
+            .store(version.unwrap_or(0), Ordering::Relaxed);
+    }
+    // SAFETY: the handler does only what a forked child may.
+    unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
+    register_exit();
+    for problem in &problems {
+        errors::report(0, "configuration", &problem.0);
+    }
+    let mut machine = Machine::new(session);
+    // Consumers that listen already lose nothing.
+    machine.tick();
+    if !watch::start(machine) {
+        session.set_active(false);
+        status::set_state(State::Stopped, "the watch thread could not be started");
+    }
+}
+
+/// Registers the exit handler, which is called before those that were registered earlier. It does its
+/// work the first time it is called.
+pub fn register_exit() {
+    // A library that is loaded anew all the time must not fill the list.
+    if EXIT_REGISTERED.fetch_add(1, Ordering::Relaxed) < 2 {
+        // SAFETY: a function of ours, which is never unmapped.
+        unsafe { libc::atexit(on_exit) };
+    }
+}
+
+extern "C" fn on_exit() {
+    if in_forked_child() {
+        return;
+    }
+    entry::barrier((), || {
+        watch::finish(EXIT_LIMIT);
+        if let Some(session) = session::get() {
+            session.set_active(false);
+            status::block()
+                .state
+                .store(State::Stopped as u32, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Between fork and exec only what is async-signal-safe may run: atomics.
+unsafe extern "C" fn on_fork_child() {
+    IN_CHILD.store(true, Ordering::Relaxed);
+    if let Some(session) = session::get() {
+        session.set_active(false);
+    }
+    status::reset_in_child(true);
+}

@@ -1,0 +1,342 @@
+//! The state machine of a process that uses CUDA: dormant, active, yielded.
+//!
+//! Owned by one thread at a time: the one that starts the session, then ours ([`crate::watch`]), which
+//! calls [`Machine::tick`] ten times a second. So nothing here is locked.
+
+use std::sync::atomic::Ordering;
+
+use parcagpu_abi::status::{Counter, State};
+
+use crate::config::Config;
+use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::driver::Driver;
+use crate::cupti::sys::{
+    ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, ACTIVITY_FLUSH_COMPLETED, ACTIVITY_FLUSH_FORCED,
+    API_VERSION_12_3, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, Domain, SubscriberHandle,
+};
+use crate::cupti::{activity, callbacks, locate};
+use crate::metadata::Metadata;
+use crate::policy::KeepOn;
+use crate::session::Session;
+use crate::silence::Silence;
+use crate::{clock, errors, lifecycle, probes, status};
+
+const SECOND: u64 = 1_000_000_000;
+/// Longest time between two flushes while active.
+const FLUSH_PERIOD: u64 = SECOND / 2;
+/// Between two flushes for buffers that are still out after the end of a subscription.
+const DRAIN_PERIOD: u64 = SECOND;
+/// How long such buffers are asked for.
+const DRAIN_MAX: u64 = 60 * SECOND;
+/// Age at which a generation of sampled ids is dropped.
+const ROTATE_PERIOD: u64 = 300 * SECOND;
+/// First and longest pause before CUPTI is asked for again after somebody else had it.
+const PAUSE: (u64, u64) = (SECOND, 60 * SECOND);
+
+/// What is so only while we are the subscriber.
+struct Subscription {
+    handle: SubscriberHandle,
+    callbacks: Vec<(Domain, u32)>,
+    keep_on: KeepOn,
+    silence: Silence,
+}
+
+// SAFETY: the handle is an opaque word that CUPTI accepts from any thread.
+unsafe impl Send for Subscription {}
+
+enum Phase {
+    /// Nobody listens.
+    Dormant,
+    /// We are the subscriber.
+    Active(Subscription),
+    /// Nobody listens any more, but a launch was inside the switch when it was to be closed.
+    Closing(Subscription),
+    /// Somebody else is the subscriber; ask again at `retry`, then after twice `pause`.
+    Yielded { retry: u64, pause: u64 },
+    /// Starting failed; tried again when consumers have left and come back.
+    Failed,
+}
+
+/// See the module. Times are `CLOCK_MONOTONIC` ns.
+pub struct Machine {
+    session: &'static Session,
+    phase: Phase,
+    metadata: Metadata,
+    next_flush: u64,
+    next_rotation: u64,
+    drain_until: u64,
+    devices_known: bool,
+}
+
+impl Machine {
+    /// A dormant machine.
+    pub fn new(session: &'static Session) -> Self {
+        status::set_state(State::Dormant, "no consumer is attached");
+        Self {
+            session,
+            phase: Phase::Dormant,
+            metadata: Metadata::default(),
+            next_flush: 0,
+            next_rotation: 0,
+            drain_until: 0,
+            devices_known: false,
+        }
+    }
+
+    /// One look at consumers, and what is due.
+    pub fn tick(&mut self) {
+        let now = clock::monotonic_ns();
+        let wanted = probes::session_wanted();
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
+            Phase::Dormant if wanted => self.activate(now, PAUSE.0),
+            Phase::Active(subscription) if !wanted => self.deactivate(subscription, now),
+            Phase::Active(subscription) => self.keep_house(subscription, now),
+            Phase::Closing(subscription) => self.deactivate(subscription, now),
+            Phase::Yielded { .. } | Phase::Failed if !wanted => {
+                status::set_state(State::Dormant, "no consumer is attached");
+                self.session.activity_failed.store(false, Ordering::Relaxed);
+                Phase::Dormant
+            }
+            Phase::Yielded { retry, pause } if now >= retry => {
+                self.activate(now, (pause * 2).min(PAUSE.1))
+            }
+            same => same,
+        };
+        self.drain(now);
+        self.metadata.look(now);
+    }
+
+    /// The end of the process: what CUPTI still holds is delivered. Records of kernels that have not
+    /// finished get no times.
+    pub fn finish(&mut self) {
+        let subscribed = matches!(self.phase, Phase::Active(_) | Phase::Closing(_));
+        self.session.set_active(false);
+        if subscribed || self.session.pool.outstanding() > 0 {
+            self.session.sampler.switch.close(self.session);
+            self.flush(ACTIVITY_FLUSH_FORCED);
+        }
+    }
+
+    fn activate(&mut self, now: u64, pause: u64) -> Phase {
+        let Some(api) = self.load() else {
+            return Phase::Failed;
+        };
+        let handle = match api.subscribe(callbacks::CALLBACK) {
+            Ok(handle) => handle,
+            Err(error) if error.code == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
+                report("cupti", error);
+                if status::state() != State::Yielded {
+                    status::set_state(State::Yielded, "another tool in this process holds CUPTI");
+                }
+                return Phase::Yielded {
+                    retry: now + pause,
+                    pause,
+                };
+            }
+            Err(error) => {
+                report("cupti", error);
+                status::set_state(State::Stopped, &error.to_string());
+                return Phase::Failed;
+            }
+        };
+        match self.set_up(api, handle, now) {
+            Ok(subscription) => {
+                status::block().add(Counter::Activations, 1);
+                status::set_state(State::Active, "a consumer is attached");
+                Phase::Active(subscription)
+            }
+            Err(error) => {
+                report("cupti", error);
+                if let Err(error) = api.unsubscribe(handle) {
+                    report("cupti", error);
+                }
+                status::set_state(State::Stopped, &error.to_string());
+                Phase::Failed
+            }
+        }
+    }
+
+    /// Everything after the subscription. The session is active when this returns.
+    fn set_up(
+        &mut self,
+        api: &Api,
+        handle: SubscriberHandle,
+        now: u64,
+    ) -> Result<Subscription, CuptiError> {
+        // By default from CUDA 13.0 each thread takes buffers of its own, and each flush beside a
+        // long kernel leaves one more of them out. To be set before the first buffer.
+        if api.version >= API_VERSION_12_3
+            && let Err(error) = api.set_attribute_u8(ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, 0)
+        {
+            report("cupti", error);
+        }
+        api.register_callbacks(activity::REQUEST, activity::COMPLETE)?;
+        let mut on = Vec::new();
+        for (domain, cbid) in callbacks::wanted(self.session.config.api_callbacks) {
+            match api.enable_callback(handle, domain, cbid, true) {
+                Ok(()) => on.push((domain, cbid)),
+                Err(error) => errors::report(
+                    error.code as i32,
+                    "cupti",
+                    &format!(
+                        "launches of callback id {cbid}, domain {domain} are not seen: {error}"
+                    ),
+                ),
+            }
+        }
+        self.session.set_active(true);
+        self.session.sampler.switch.open();
+        self.next_flush = now + FLUSH_PERIOD;
+        self.next_rotation = now + ROTATE_PERIOD;
+        let mut keep_on = KeepOn::default();
+        keep_on.start(self.session);
+        Ok(Subscription {
+            handle,
+            callbacks: on,
+            keep_on,
+            silence: Silence::new(now),
+        })
+    }
+
+    fn deactivate(&mut self, subscription: Subscription, now: u64) -> Phase {
+        let session = self.session;
+        session.set_active(false);
+        if !session.sampler.switch.close(session) {
+            return Phase::Closing(subscription);
+        }
+        if let Some(api) = session.api() {
+            for (domain, cbid) in &subscription.callbacks {
+                if let Err(error) = api.enable_callback(subscription.handle, *domain, *cbid, false)
+                {
+                    report("cupti", error);
+                }
+            }
+            if let Err(error) = api.unsubscribe(subscription.handle) {
+                report("cupti", error);
+            }
+        }
+        status::set_state(State::Dormant, "the last consumer left");
+        session.activity_failed.store(false, Ordering::Relaxed);
+        self.next_flush = now;
+        self.drain_until = now + DRAIN_MAX;
+        Phase::Dormant
+    }
+
+    fn keep_house(&mut self, mut subscription: Subscription, now: u64) -> Phase {
+        let session = self.session;
+        subscription.keep_on.look(session, now);
+        subscription.silence.look(session, now);
+        if session.activity_failed.load(Ordering::Relaxed) {
+            let phase = self.deactivate(subscription, now);
+            if matches!(phase, Phase::Dormant) {
+                status::set_state(State::Stopped, "kernel activity could not be switched on");
+                session.activity_failed.store(true, Ordering::Relaxed);
+                return Phase::Failed;
+            }
+            return phase;
+        }
+        if now >= self.next_flush {
+            if session.pool.outstanding() > 0 {
+                self.flush(ACTIVITY_FLUSH_COMPLETED);
+            }
+            self.next_flush = now + FLUSH_PERIOD;
+        }
+        if now >= self.next_rotation {
+            session.sampler.correlation.rotate();
+            self.next_rotation = now + ROTATE_PERIOD;
+        }
+        self.publish_buffers();
+        self.publish_devices();
+        Phase::Active(subscription)
+    }
+
+    /// After the end of a subscription CUPTI may still hold buffers.
+    fn drain(&mut self, now: u64) {
+        if !matches!(self.phase, Phase::Dormant) || self.drain_until == 0 || now < self.next_flush {
+            return;
+        }
+        self.flush(ACTIVITY_FLUSH_COMPLETED);
+        self.publish_buffers();
+        self.next_flush = now + DRAIN_PERIOD;
+        if self.session.pool.outstanding() == 0 || now >= self.drain_until {
+            self.drain_until = 0;
+            self.session.pool.trim();
+        }
+    }
+
+    fn flush(&self, flag: u32) {
+        if let Some(Err(error)) = self.session.api().map(|api| api.flush_all(flag)) {
+            report("cupti", error);
+        }
+    }
+
+    fn publish_buffers(&self) {
+        let oldest = self.session.pool.oldest().unwrap_or(0);
+        status::block()
+            .oldest_buffer_ns
+            .store(oldest, Ordering::Relaxed);
+    }
+
+    /// Once kernels were seen the driver is initialised, and asking for its devices does nothing
+    /// else.
+    fn publish_devices(&mut self) {
+        let block = status::block();
+        if self.devices_known || block.get(Counter::RecordsReceived) == 0 {
+            return;
+        }
+        self.devices_known = true;
+        let Some(driver) = self.session.driver() else {
+            return;
+        };
+        for (ordinal, (uuid, slot)) in driver.uuids().iter().zip(&block.devices).enumerate() {
+            for (byte, place) in uuid.bytes.iter().zip(&slot.uuid) {
+                place.store(*byte, Ordering::Relaxed);
+            }
+            slot.ordinal.store(ordinal as u32, Ordering::Relaxed);
+            slot.known.store(1, Ordering::Release);
+        }
+    }
+
+    /// libcupti, loaded when it is needed for the first time.
+    fn load(&self) -> Option<&'static Api> {
+        let session = self.session;
+        if let Some(api) = session.api() {
+            return Some(api);
+        }
+        match load(session, &session.config) {
+            Ok(api) => {
+                let block = status::block();
+                block.cupti_version.store(api.version, Ordering::Relaxed);
+                status::set_text(&block.cupti_path, &api.path.to_string_lossy());
+                // CUPTI has just registered its own exit handlers; ours has to run before them.
+                lifecycle::register_exit();
+                Some(session.set_api(api))
+            }
+            Err(why) => {
+                errors::report(0, "cupti", &why);
+                status::set_state(State::Stopped, &why);
+                None
+            }
+        }
+    }
+}
+
+fn load(session: &Session, config: &Config) -> Result<Api, String> {
+    let driver = match session.driver() {
+        Some(driver) => driver,
+        None => session.set_driver(Driver::find().ok_or("libcuda is not mapped")?),
+    };
+    let version = driver.version();
+    status::block()
+        .driver_version
+        .store(version.unwrap_or(0), Ordering::Relaxed);
+    let found = locate::locate(version, config.cupti_path.as_deref())?;
+    let path = found.path.clone();
+    // SAFETY: a libcupti by its name, never closed; libcuda is mapped.
+    unsafe { Api::new(found.handle, found.path) }
+        .map_err(|why| format!("{} cannot be used: {why}", path.display()))
+}
+
+fn report(component: &str, error: CuptiError) {
+    errors::report(error.code as i32, component, &error.to_string());
+}

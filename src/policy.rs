@@ -1,0 +1,84 @@
+//! When kernel activity is left on between samples.
+//!
+//! Switching around one launch costs some 15 us, activity left on some 2 us for every launch
+//! (measured on an H200). So where buckets let most launches through, activity stays on: either
+//! because a rate is set so high that it asks for everything, or because that is what happens.
+
+use parcagpu_abi::status::Counter;
+
+use crate::sampling::switch::Generation;
+use crate::session::Session;
+use crate::status;
+
+/// A rate from which every launch is meant: no thread launches as often.
+const EVERYTHING: f64 = 100_000.0;
+/// Shares of launches that were sampled above which activity is left on, and below which no longer.
+const SHARE_ON: f64 = 0.25;
+const SHARE_OFF: f64 = 0.10;
+/// Launches per look below which a share says nothing.
+const ENOUGH: u64 = 100;
+const LOOK_PERIOD: u64 = 1_000_000_000;
+
+/// Joins the switch on behalf of all launches.
+#[derive(Debug, Default)]
+pub struct KeepOn {
+    joined: Option<Generation>,
+    always: bool,
+    next_look: u64,
+    seen: u64,
+    sampled: u64,
+}
+
+impl KeepOn {
+    /// At the start of an active period.
+    pub fn start(&mut self, session: &Session) {
+        let config = &session.config;
+        self.always = config.rate_limit.max(config.graph_rate_limit) >= EVERYTHING;
+        (self.seen, self.sampled) = counts();
+        if self.always {
+            self.join(session);
+        }
+    }
+
+    /// Looks once a second; `now` is `CLOCK_MONOTONIC` ns.
+    pub fn look(&mut self, session: &Session, now: u64) {
+        if self.always {
+            // A launch may have been switching when the period started.
+            self.join(session);
+            return;
+        }
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK_PERIOD;
+        let (seen, sampled) = counts();
+        let (all, taken) = (seen - self.seen, sampled - self.sampled);
+        (self.seen, self.sampled) = (seen, sampled);
+        if all < ENOUGH {
+            return;
+        }
+        let share = taken as f64 / all as f64;
+        if share >= SHARE_ON {
+            self.join(session);
+        } else if share < SHARE_OFF
+            && let Some(joined) = self.joined.take()
+        {
+            session.sampler.switch.leave(joined, session);
+        }
+    }
+
+    fn join(&mut self, session: &Session) {
+        if self.joined.is_none() {
+            self.joined = session.sampler.switch.join(session).ok();
+        }
+    }
+}
+
+fn counts() -> (u64, u64) {
+    let block = status::block();
+    let sum = |a, b| block.get(a) + block.get(b);
+    (
+        sum(Counter::EagerSeen, Counter::GraphSeen),
+        sum(Counter::EagerSampled, Counter::GraphSampled),
+    )
+}

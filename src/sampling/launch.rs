@@ -1,0 +1,297 @@
+//! One launch, from its entry into the driver to its announcement.
+//!
+//! On entry the thread's bucket decides; a sampled launch joins the switch and is entered into
+//! [`Correlation`]. On exit it leaves the switch and, if the driver accepted it and its stream was
+//! not capturing, is announced by `cuda_correlation` on the launching thread. Between the two, the
+//! only state is the 64-bit slot that CUPTI shares between both callbacks of one call: the
+//! generation in which the launch joined, 0 for a launch that is not sampled. An exit whose entry was
+//! not seen in the same on-period is never announced.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char};
+
+use parcagpu_abi::status::Counter;
+
+use super::bucket::Bucket;
+use super::correlation::Correlation;
+use super::deliver::Batch;
+use super::switch::{Activity, Refused, Switch};
+use crate::probes::{self, touch};
+use crate::{clock, status};
+
+/// The two kinds that are sampled apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One kernel, or one per device.
+    Eager,
+    /// A graph.
+    Graph,
+}
+
+/// What sampling works with; one per process.
+pub struct Sampler {
+    /// Samples per second and thread, eager launches.
+    pub rate: f64,
+    /// Samples per second and thread, graph launches.
+    pub graph_rate: f64,
+    /// On while a sampled launch is open.
+    pub switch: Switch,
+    /// Launches whose records are still to come.
+    pub correlation: Correlation,
+}
+
+/// A launch as the callbacks describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Eager or graph.
+    pub kind: Kind,
+    /// Whether more than one kernel record may come.
+    pub many: bool,
+    /// CUPTI's correlation id.
+    pub id: u32,
+    /// Callback id as `cuda_correlation` carries it: > 0 runtime API, < 0 driver API.
+    pub cbid: i32,
+}
+
+/// How a launch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A kernel record will come.
+    Launched,
+    /// The driver refused it.
+    Failed,
+    /// It went into a graph that is being captured: no record will come.
+    Captured,
+}
+
+thread_local! {
+    // No destructors: usable while a thread ends.
+    static EAGER: Cell<Bucket> = const { Cell::new(Bucket::new()) };
+    static GRAPH: Cell<Bucket> = const { Cell::new(Bucket::new()) };
+}
+
+impl Kind {
+    fn with_bucket<R>(self, act: impl FnOnce(&mut Bucket) -> R) -> R {
+        let bucket = match self {
+            Self::Eager => &EAGER,
+            Self::Graph => &GRAPH,
+        };
+        bucket.with(|cell| {
+            let mut bucket = cell.get();
+            let result = act(&mut bucket);
+            cell.set(bucket);
+            result
+        })
+    }
+
+    fn count(self, eager: Counter, graph: Counter) {
+        let counter = match self {
+            Self::Eager => eager,
+            Self::Graph => graph,
+        };
+        status::block().add(counter, 1);
+    }
+}
+
+impl Sampler {
+    /// A sampler with the given rates and a closed switch.
+    pub fn new(rate: f64, graph_rate: f64) -> Self {
+        Self {
+            rate,
+            graph_rate,
+            switch: Switch::new(),
+            correlation: Correlation::new(),
+        }
+    }
+
+    fn rate_of(&self, kind: Kind) -> f64 {
+        match kind {
+            Kind::Eager => self.rate,
+            Kind::Graph => self.graph_rate,
+        }
+    }
+
+    /// A launch enters the driver; gives the value for the slot.
+    pub fn enter(&self, launch: Launch, activity: &impl Activity) -> u64 {
+        let kind = launch.kind;
+        kind.count(Counter::EagerSeen, Counter::GraphSeen);
+        let rate = self.rate_of(kind);
+        if !kind.with_bucket(|bucket| bucket.take(clock::monotonic_ns(), rate)) {
+            kind.count(Counter::EagerRefused, Counter::GraphRefused);
+            return 0;
+        }
+        match self.switch.join(activity) {
+            Ok(generation) => {
+                self.correlation.begin(launch.id, launch.many);
+                u64::from(generation)
+            }
+            Err(refused) => {
+                kind.with_bucket(|bucket| bucket.give_back(rate));
+                if refused == Refused::Busy {
+                    status::block().add(Counter::SwitchBusy, 1);
+                }
+                0
+            }
+        }
+    }
+
+    /// A launch returns from the driver. `slot` is what [`Self::enter`] gave; `outcome` is asked for
+    /// sampled launches only.
+    pub fn exit(
+        &self,
+        launch: Launch,
+        slot: u64,
+        name: *const c_char,
+        outcome: impl FnOnce() -> Outcome,
+        activity: &impl Activity,
+    ) {
+        // What is not a generation was put there by somebody else.
+        let Ok(generation) = u32::try_from(slot) else {
+            return;
+        };
+        if generation == 0 {
+            return;
+        }
+        let same_period = self.switch.leave(generation, activity);
+        let outcome = outcome();
+        if !same_period || outcome != Outcome::Launched {
+            self.correlation.cancel(launch.id);
+            let rate = self.rate_of(launch.kind);
+            launch.kind.with_bucket(|bucket| bucket.give_back(rate));
+            if outcome == Outcome::Captured {
+                status::block().add(Counter::CapturedLaunches, 1);
+            }
+            return;
+        }
+        self.announce(launch, name);
+    }
+
+    fn announce(&self, launch: Launch, name: *const c_char) {
+        launch
+            .kind
+            .count(Counter::EagerSampled, Counter::GraphSampled);
+        if probes::cuda_correlation::enabled() {
+            // SAFETY: CUPTI's names are terminated strings.
+            unsafe { touch::string(name) };
+            probes::cuda_correlation::fire(launch.id, launch.cbid, name);
+        }
+        let held = self.correlation.announce(launch.id);
+        if !held.is_empty() {
+            let mut batch = Batch::new();
+            for record in &held {
+                // SAFETY: `held` outlives the batch; the names are CUPTI's.
+                unsafe { batch.push(&raw const record.0) };
+            }
+            batch.fire();
+        }
+    }
+}
+
+/// The name to announce: the kernel's where CUPTI gives one, else the function's, else empty.
+pub fn announced_name(symbol: *const c_char, function: *const c_char) -> *const c_char {
+    let empty: &'static CStr = c"";
+    [symbol, function]
+        .into_iter()
+        .find(|name| !name.is_null())
+        .unwrap_or(empty.as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Activity, Kind, Launch, Outcome, Sampler, announced_name};
+    use std::ffi::CStr;
+
+    struct Free;
+    impl Activity for Free {
+        fn on(&self) -> bool {
+            true
+        }
+        fn off(&self) {}
+    }
+
+    fn launch(id: u32, kind: Kind) -> Launch {
+        Launch {
+            kind,
+            many: kind == Kind::Graph,
+            id,
+            cbid: -307,
+        }
+    }
+
+    /// Buckets are per thread, so each test takes a thread of its own.
+    fn in_thread(test: impl FnOnce() + Send) {
+        std::thread::scope(|scope| scope.spawn(test).join().unwrap());
+    }
+
+    #[test]
+    fn the_buckets_of_both_kinds_are_apart() {
+        in_thread(|| {
+            let sampler = Sampler::new(1e-3, 1e-3);
+            sampler.switch.open();
+            assert_ne!(sampler.enter(launch(1, Kind::Eager), &Free), 0);
+            assert_eq!(sampler.enter(launch(2, Kind::Eager), &Free), 0);
+            assert_ne!(sampler.enter(launch(3, Kind::Graph), &Free), 0);
+            assert_eq!(sampler.enter(launch(4, Kind::Graph), &Free), 0);
+        });
+    }
+
+    #[test]
+    fn captured_and_failed_launches_give_their_token_back() {
+        in_thread(|| {
+            let sampler = Sampler::new(1e-3, 1e-3);
+            sampler.switch.open();
+            for outcome in [Outcome::Captured, Outcome::Failed] {
+                let slot = sampler.enter(launch(1, Kind::Eager), &Free);
+                assert_ne!(slot, 0, "{outcome:?}");
+                sampler.exit(
+                    launch(1, Kind::Eager),
+                    slot,
+                    c"k".as_ptr(),
+                    || outcome,
+                    &Free,
+                );
+            }
+            assert_ne!(sampler.enter(launch(2, Kind::Eager), &Free), 0);
+        });
+    }
+
+    #[test]
+    fn a_closed_switch_takes_nothing_and_keeps_the_token() {
+        in_thread(|| {
+            let sampler = Sampler::new(1e-3, 1e-3);
+            assert_eq!(sampler.enter(launch(1, Kind::Eager), &Free), 0);
+            sampler.switch.open();
+            assert_ne!(sampler.enter(launch(2, Kind::Eager), &Free), 0);
+        });
+    }
+
+    #[test]
+    fn a_slot_of_another_period_is_not_announced() {
+        in_thread(|| {
+            let sampler = Sampler::new(1e9, 1e9);
+            sampler.switch.open();
+            let slot = sampler.enter(launch(1, Kind::Eager), &Free);
+            assert!(sampler.switch.close(&Free));
+            sampler.switch.open();
+            let exit = |slot| {
+                let launch = launch(1, Kind::Eager);
+                sampler.exit(launch, slot, c"k".as_ptr(), || Outcome::Launched, &Free);
+            };
+            exit(slot);
+            exit(u64::MAX);
+            exit(0);
+            assert!(sampler.correlation.announce(1).is_empty());
+        });
+    }
+
+    #[test]
+    fn names_fall_back() {
+        // SAFETY: all are terminated literals.
+        let text = |p| unsafe { CStr::from_ptr(p) };
+        let (kernel, function, null) =
+            (c"k".as_ptr(), c"cuLaunchKernel".as_ptr(), std::ptr::null());
+        assert_eq!(text(announced_name(kernel, function)), c"k");
+        assert_eq!(text(announced_name(null, function)), c"cuLaunchKernel");
+        assert_eq!(text(announced_name(null, null)), c"");
+    }
+}

@@ -1,0 +1,119 @@
+//! What a process that uses CUDA has one of: configuration, sampler, CUPTI, buffers.
+//!
+//! Made once, when CUDA is initialised, and never taken down. Whether it is *active* is one flag that
+//! every callback looks at first; [`crate::machine`] switches it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::Config;
+use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::driver::Driver;
+use crate::cupti::pool::Pool;
+use crate::errors;
+use crate::sampling::launch::Sampler;
+use crate::sampling::switch::Activity;
+
+/// See the module.
+pub struct Session {
+    /// The configuration in force.
+    pub config: Config,
+    /// Which launches are sampled.
+    pub sampler: Sampler,
+    /// Activity buffers.
+    pub pool: Pool,
+    /// Kernel activity could not be switched on; nothing more is tried until consumers change.
+    pub activity_failed: AtomicBool,
+    active: AtomicBool,
+    api: OnceLock<Api>,
+    driver: OnceLock<Driver>,
+}
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+
+/// The session, once there is one.
+#[inline]
+pub fn get() -> Option<&'static Session> {
+    SESSION.get()
+}
+
+/// The session while it is active.
+#[inline]
+pub fn active() -> Option<&'static Session> {
+    SESSION
+        .get()
+        .filter(|session| session.active.load(Ordering::Relaxed))
+}
+
+/// Makes the session; the first call decides.
+pub fn make(config: Config) -> &'static Session {
+    SESSION.get_or_init(|| Session {
+        sampler: Sampler::new(config.rate_limit, config.graph_rate_limit),
+        config,
+        pool: Pool::new(),
+        activity_failed: AtomicBool::new(false),
+        active: AtomicBool::new(false),
+        api: OnceLock::new(),
+        driver: OnceLock::new(),
+    })
+}
+
+impl Session {
+    /// libcupti, once it was loaded.
+    #[inline]
+    pub fn api(&self) -> Option<&Api> {
+        self.api.get()
+    }
+
+    /// Takes libcupti over; the first one stays.
+    pub fn set_api(&self, api: Api) -> &Api {
+        self.api.get_or_init(|| api)
+    }
+
+    /// libcuda, once it was found.
+    #[inline]
+    pub fn driver(&self) -> Option<&Driver> {
+        self.driver.get()
+    }
+
+    /// Takes libcuda over; the first one stays.
+    pub fn set_driver(&self, driver: Driver) -> &Driver {
+        self.driver.get_or_init(|| driver)
+    }
+
+    /// Whether callbacks are served.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Lets callbacks be served, or not.
+    pub fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::Release);
+    }
+
+    fn activity(&self, act: impl FnOnce(&Api) -> Result<(), CuptiError>) -> bool {
+        let Some(api) = self.api() else {
+            return false;
+        };
+        act(api)
+            .inspect_err(|error| errors::report(error.code as i32, "cupti", &error.to_string()))
+            .is_ok()
+    }
+}
+
+impl Activity for Session {
+    fn on(&self) -> bool {
+        if self.activity_failed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let on = self.activity(Api::enable_kernels);
+        if !on {
+            self.activity_failed.store(true, Ordering::Relaxed);
+        }
+        on
+    }
+
+    fn off(&self) {
+        self.activity(Api::disable_kernels);
+    }
+}
