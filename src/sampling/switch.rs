@@ -105,7 +105,8 @@ impl Switch {
     pub fn leave(&self, joined: Generation, activity: &impl Activity) -> bool {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            if generation(word) != joined || word & ON == 0 {
+            // BUSY while launches are open is the session being closed: whoever does that forgets them.
+            if generation(word) != joined || word & ON == 0 || word & BUSY != 0 {
                 return false;
             }
             debug_assert!(word & OPEN > 0, "left more often than joined");
