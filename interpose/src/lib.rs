@@ -1,1 +1,32 @@
 //! Notice a library as it is loaded, and replace functions in it.
+//!
+//! A library that is preloaded into other people's programs declares with
+//! [`hooks!`] which functions of which type it replaces, and with [`watch!`] in
+//! which libraries. From then on every copy of such a library that the program
+//! maps, however it does so, is changed before anybody runs in it. A program
+//! that never maps one sees a look at the loader's list, and nothing else: no
+//! thread, no changed environment, no started engine.
+//!
+//! Nothing is ever taken out again: that cannot be done under running threads.
+//! [`HookSet::want`] makes the replacements idle instead.
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+compile_error!("this crate is about the dynamic loader of glibc on 64-bit Linux");
+
+mod code;
+mod engine;
+mod entry;
+mod hooks;
+mod image;
+mod maps;
+mod permit;
+mod symbols;
+mod watch;
+
+pub use code::Refusal;
+pub use engine::{Choice, EngineKind};
+pub use entry::handler_panics;
+#[doc(hidden)]
+pub use entry::{call_original, handle};
+pub use hooks::{COPIES, Hook, HookSet, Originals, Outcome, Report};
+pub use watch::{Rule, Watch};

@@ -1,0 +1,2 @@
+//! Prints what the watch and the hooks cost.
+fn main() {}
