@@ -12,7 +12,6 @@ use goblin::elf::header::{ET_DYN, ET_EXEC, Header};
 use goblin::elf::program_header::{PT_LOAD, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOTE, SectionHeader};
 use goblin::elf::sym::Symtab;
-use goblin::strtab::Strtab;
 
 const SECTION_MAX: u64 = 16 << 20;
 const HEADERS_MAX: u64 = 4 << 20;
@@ -85,9 +84,11 @@ fn read(file: &File, offset: u64, size: u64, max: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn name_of(names: &[u8], section: &SectionHeader) -> Vec<u8> {
-    let rest = names.get(section.sh_name..).unwrap_or_default();
-    rest.iter().copied().take_while(|b| *b != 0).collect()
+/// The NUL-terminated text at `at`; empty when there is none.
+fn text_at(texts: &[u8], at: usize) -> &[u8] {
+    let rest = texts.get(at..).unwrap_or_default();
+    let end = rest.iter().position(|b| *b == 0).unwrap_or(rest.len());
+    &rest[..end]
 }
 
 /// Reads a file; `None` when it is not a 64-bit little-endian ELF file or has no USDT notes.
@@ -120,7 +121,7 @@ pub fn read_image(file: &File) -> Option<Image> {
 
     let note_section = sections
         .iter()
-        .find(|s| s.sh_type == SHT_NOTE && name_of(&names, s) == b".note.stapsdt")?;
+        .find(|s| s.sh_type == SHT_NOTE && text_at(&names, s.sh_name) == b".note.stapsdt")?;
     let bytes = read(
         file,
         note_section.sh_offset,
@@ -129,7 +130,7 @@ pub fn read_image(file: &File) -> Option<Image> {
     )?;
     let base = sections
         .iter()
-        .find(|s| name_of(&names, s) == b".stapsdt.base")
+        .find(|s| text_at(&names, s.sh_name) == b".stapsdt.base")
         .map_or(0, |s| s.sh_addr);
     let notes = parse_notes(&bytes, base);
     if notes.is_empty() {
@@ -161,10 +162,9 @@ fn find_symbol(file: &File, sections: &[SectionHeader], wanted: &str) -> Option<
     let bytes = read(file, symbols.sh_offset, symbols.sh_size, SECTION_MAX)?;
     let ctx = Ctx::new(Container::Big, Endian::Little);
     let table = Symtab::parse(&bytes, 0, bytes.len() / 24, ctx).ok()?;
-    let strings = Strtab::new(&strings, 0);
     table
         .iter()
-        .find(|s| s.st_shndx != 0 && strings.get_at(s.st_name) == Some(wanted))
+        .find(|s| s.st_shndx != 0 && text_at(&strings, s.st_name) == wanted.as_bytes())
         .map(|s| s.st_value)
 }
 

@@ -1,16 +1,24 @@
 //! The `parcagpu` command.
 
+mod accounts;
+mod block;
 mod demangle;
 mod discover;
 mod elf;
 mod events;
+mod ledger;
 mod library;
 mod options;
 mod preflight;
+mod private_copy;
 mod refusal;
+mod run;
 mod session;
 mod signals;
+mod status;
+mod table;
 mod text;
+mod top;
 mod trace;
 mod watch;
 
@@ -25,6 +33,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Trace(options) => watch::trace(&options),
+        Command::Top(options) => top::top(&options),
+        Command::Run(options) => run::run(&options),
+        Command::Status(options) => status::status(&options),
     };
     match result {
         Ok(code) => code,

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -25,6 +26,15 @@ pub enum Command {
     /// Print every event of every probe, one line each
     #[command(after_long_help = TRACE_HELP)]
     Trace(TraceOptions),
+    /// Show which kernels take the time, per process, live
+    #[command(after_long_help = TOP_HELP)]
+    Top(TopOptions),
+    /// Start a command with the library preloaded and show its kernels
+    #[command(after_long_help = RUN_HELP)]
+    Run(RunOptions),
+    /// Print what every process with the library says about itself
+    #[command(after_long_help = STATUS_HELP)]
+    Status(StatusOptions),
 }
 
 const TRACE_HELP: &str = "\
@@ -53,6 +63,36 @@ JSON: one object per line. All have time_ns (CLOCK_MONOTONIC), pid, tid, probe. 
                       payload_type, payload, color, device_id, range_id, message, message_state
   nvtx_resource_name  kind, id, name, name_state
 name_state: whole, cut (longer than 255 bytes), null or unreadable.";
+
+const TOP_HELP: &str = "\
+Examples:
+  parcagpu top                        live on a terminal, one table at the end otherwise
+  parcagpu top --pid 1234 --seconds 30
+  parcagpu top --json --once
+
+CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN.
+\"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.";
+
+const RUN_HELP: &str = "\
+Examples:
+  parcagpu run -- python train.py
+  parcagpu run --rate 100 -- ./app        sample as a long-running profiler would
+  parcagpu run --trace --json --output trace.jsonl -- ./app
+
+Every launch is sampled unless --rate says otherwise: PARCAGPU_RATE_LIMIT and
+PARCAGPU_GRAPH_RATE_LIMIT of the command are set. The command's output is left alone: what this
+program has to say goes to stderr, or to --output. It watches only the processes that the command
+starts: they get a private copy of the library, removed at the end. Ctrl-C goes to the command; a
+second one ends the waiting for it. Exit status: the command's, 128 + n if signal n killed it, 127
+if it is not there, 126 if it cannot be run.";
+
+const STATUS_HELP: &str = "\
+Examples:
+  parcagpu status
+  parcagpu status --pid 1234 --json
+
+Needs the right to read other processes (root or CAP_SYS_PTRACE), no BPF. JSON: an array, one object
+per process and library; a counter that is not known is null.";
 
 /// Which processes and how long.
 #[derive(Args, Debug)]
@@ -99,4 +139,110 @@ pub struct TraceOptions {
     /// Only these probes, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub probe: Vec<String>,
+}
+
+/// `parcagpu top`
+#[derive(Args, Debug)]
+pub struct TopOptions {
+    #[command(flatten)]
+    pub scope: Scope,
+    /// One JSON object at the end instead of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Do not demangle kernel names
+    #[arg(long)]
+    pub raw_names: bool,
+    /// Watch for a second (or --seconds), print one table
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// `parcagpu run`
+#[derive(Args, Debug)]
+pub struct RunOptions {
+    /// Launches sampled per second and thread [default: all]
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Graph launches sampled per second and thread [default: as --rate]
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub graph_rate: Option<f64>,
+    /// Print every event as it comes
+    #[arg(long, conflicts_with_all = ["top", "every"])]
+    pub trace: bool,
+    /// Print the table of kernels at the end (this is the default)
+    #[arg(long)]
+    pub top: bool,
+    /// Print the table every so many seconds too
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub every: Option<f64>,
+    /// Library to preload [default: PARCAGPU_LIB, or the one beside this program, in ../lib, in
+    /// target/release]
+    #[arg(long, value_name = "FILE")]
+    pub lib: Option<PathBuf>,
+    /// Results as JSON: one object per line with --trace, else one object at the end
+    #[arg(long)]
+    pub json: bool,
+    /// Do not demangle kernel names
+    #[arg(long)]
+    pub raw_names: bool,
+    /// Write the results to this file instead of stderr
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Size of the ring buffer between kernel and this program
+    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ring_mib: u32,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(r) if r > 0.0 && r <= 1e9 => Ok(r),
+        _ => Err("not a rate above 0".to_owned()),
+    }
+}
+
+/// `parcagpu status`
+#[derive(Args, Debug)]
+pub struct StatusOptions {
+    /// Only this process (may be given more than once); default: all
+    #[arg(long, short, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_keeps_its_own_options() {
+        let cli = Cli::parse_from(["parcagpu", "run", "--", "app", "--json", "-x"]);
+        let Command::Run(run) = cli.command else {
+            panic!("not run")
+        };
+        assert!(!run.json);
+        assert_eq!(run.command, ["app", "--json", "-x"]);
+    }
+
+    #[test]
+    fn rates_and_seconds_are_checked() {
+        assert!(rate("0").is_err() && rate("NaN").is_err() && rate("-1").is_err());
+        assert_eq!(rate("2.5"), Ok(2.5));
+        assert!(seconds("inf").is_err() && seconds("-1").is_err());
+    }
 }

@@ -28,7 +28,6 @@ use crate::events::{self, Event};
 use crate::refusal::refuse;
 use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
 
-#[expect(missing_docs, reason = "generated")]
 #[allow(
     clippy::all,
     clippy::undocumented_unsafe_blocks,
@@ -107,6 +106,8 @@ pub struct Session {
     found: Vec<Found>,
     undecodable: Rc<RefCell<u64>>,
     warned: Vec<String>,
+    // Files we were told to attach to.
+    own: Vec<FileId>,
 }
 
 /// The last lines libbpf printed, for error messages.
@@ -192,11 +193,16 @@ impl Session {
             found: Vec::new(),
             undecodable,
             warned: Vec::new(),
+            own: Vec::new(),
         })
     }
 
     /// Attaches to a file that may not be mapped anywhere yet, for all processes.
     pub fn attach_library(&mut self, library: &Library) -> Result<()> {
+        self.own.push(library.id);
+        if self.is_attached(&library.id, None) {
+            return Ok(());
+        }
         self.attach(library, None)
     }
 
@@ -212,6 +218,7 @@ impl Session {
                 .collect()
         };
         if !self.wanted.discover {
+            self.found.retain(|f| self.own.contains(&f.library.id));
             return Ok(0);
         }
         let mut new = 0;
@@ -285,6 +292,19 @@ impl Session {
             _links: links,
         });
         Ok(())
+    }
+
+    /// Looks at one process between two scans; one that is gone stays as it was found.
+    pub fn look_at(&mut self, pid: u32) {
+        let Ok(found) = self.scanner.scan_process(pid) else {
+            return;
+        };
+        for found in found {
+            let new = |f: &Found| f.pid != pid || f.library.id != found.library.id;
+            if self.own.contains(&found.library.id) && self.found.iter().all(new) {
+                self.found.push(found);
+            }
+        }
     }
 
     /// Processes that map a library, as of the last scan.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use parcagpu_abi::probe;
 use serde_json::{Map, Value, json};
 
+use crate::accounts::Accounts;
 use crate::demangle::{clean, demangle};
 use crate::events::{Body, Event, Text, TextState};
 use crate::session::{Session, Sink};
@@ -148,6 +149,16 @@ impl Tracer {
             }
             state => demangle(text.bytes, state == TextState::Cut),
         }
+    }
+}
+
+/// Prints and adds up.
+pub struct Both(pub Rc<RefCell<Tracer>>, pub Rc<RefCell<Accounts>>);
+
+impl Sink for Both {
+    fn event(&mut self, event: &Event<'_>) {
+        self.0.borrow_mut().event(event);
+        self.1.borrow_mut().event(event);
     }
 }
 

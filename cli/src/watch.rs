@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use parcagpu_abi::probe;
 
+use crate::accounts::Accounts;
+use crate::demangle::clean;
+use crate::ledger::{Ledger, coverage};
 use crate::library;
 use crate::options::{Scope, TraceOptions};
 use crate::preflight;
@@ -15,7 +18,7 @@ use crate::refusal::refuse;
 use crate::session::{Session, Sink, Wanted};
 use crate::signals;
 use crate::text::plural;
-use crate::trace::{Style, Tracer};
+use crate::trace::{Both, Style, Tracer};
 
 /// New processes are found within this time.
 pub const SCAN_EVERY: Duration = Duration::from_secs(1);
@@ -145,7 +148,9 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
             repeats: options.repeats,
         },
     );
-    let sink: Rc<RefCell<dyn Sink>> = tracer.clone();
+    let accounts = Rc::new(RefCell::new(Accounts::default()));
+    let sink: Rc<RefCell<dyn Sink>> =
+        Rc::new(RefCell::new(Both(Rc::clone(&tracer), Rc::clone(&accounts))));
     let kernel_executed_too = options.kernel_executed
         || options
             .probe
@@ -159,6 +164,30 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
     tracer.borrow_mut().flush();
     eprintln!("{}", tracer.borrow().summary(&session));
     Ok(ExitCode::SUCCESS)
+}
+
+/// One line per process: how much of the truth was seen, or why nothing was.
+pub fn coverage_lines(accounts: &Accounts, ledger: &Ledger) -> Vec<String> {
+    let head = |pid: u32| {
+        let comm = ledger.entry(pid).map_or("?", |e| e.comm.as_str());
+        format!("PID {pid} ({})", clean(comm))
+    };
+    let told = accounts.processes.iter().map(|(id, account)| {
+        let entry = ledger.entry(id.pid);
+        let seen = entry.and_then(|e| e.launches_seen());
+        let losses = entry.map(|e| e.library_losses()).filter(|l| !l.is_empty());
+        let losses = losses.map_or_else(String::new, |l| format!("; lost in the library: {l}"));
+        format!(
+            "{}: {}{losses}",
+            head(id.pid),
+            coverage(account.launches, seen)
+        )
+    });
+    let silent = ledger
+        .entries()
+        .filter(|(pid, _)| !accounts.processes.keys().any(|id| id.pid == *pid))
+        .map(|(pid, entry)| format!("{}: no kernels seen: {}", head(pid), entry.why_nothing()));
+    told.chain(silent).collect()
 }
 
 fn selected(names: &[String]) -> Result<Vec<&'static str>> {

@@ -1,0 +1,275 @@
+//! What processes say they saw and sampled, so that a sample is never shown as a total.
+//!
+//! The numbers come from two places: the BPF program copies the status block whenever a launch or a
+//! batch is told (this survives the end of the process), and we read `/proc/PID/mem` of processes
+//! that live. Counters only grow, so the larger value is the later one.
+
+use std::collections::HashMap;
+
+use parcagpu_abi::status::{Counter, State, Status, UNKNOWN};
+
+use crate::block;
+use crate::discover;
+use crate::session::Session;
+use crate::text::count;
+
+/// Counters of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters(Vec<u64>);
+
+impl Counters {
+    fn of(status: &Status) -> Self {
+        Self(Counter::ALL.iter().map(|c| status.get(*c)).collect())
+    }
+
+    /// Value of a counter; `None`: unknown.
+    fn get(&self, counter: Counter) -> Option<u64> {
+        self.0
+            .get(counter as usize)
+            .copied()
+            .filter(|n| *n != UNKNOWN)
+    }
+
+    fn advance(&mut self, later: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(&later.0) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+}
+
+/// What is known of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// Its name.
+    pub comm: String,
+    start_ns: Option<u64>,
+    // Values when we came; `None`: it started later, from 0.
+    baseline: Option<Counters>,
+    latest: Option<Counters>,
+    state: Option<State>,
+    reason: String,
+    holder: String,
+    last_error: String,
+}
+
+/// All processes, by number.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    entries: HashMap<u32, Entry>,
+}
+
+impl Ledger {
+    /// Remembers where the processes stand that had the library before us.
+    pub fn begin(&mut self, session: &Session) {
+        for found in session.found() {
+            if let Ok(Some(status)) = block::read(found) {
+                let entry = self.entries.entry(found.pid).or_default();
+                entry.comm = discover::comm(found.pid);
+                entry.baseline = Some(Counters::of(&status));
+                entry.take(&status);
+            }
+        }
+    }
+
+    /// Brings all entries up to date.
+    pub fn refresh(&mut self, session: &Session) {
+        for found in session.found() {
+            if let Ok(Some(status)) = block::read(found) {
+                let entry = self.entries.entry(found.pid).or_default();
+                if entry.comm.is_empty() {
+                    entry.comm = discover::comm(found.pid);
+                }
+                entry.take(&status);
+            }
+        }
+        for (id, note) in session.processes() {
+            let entry = self.entries.entry(id.pid).or_default();
+            if entry.start_ns.is_some_and(|start| start > id.start_ns) {
+                continue;
+            }
+            if entry.start_ns.is_some_and(|start| start < id.start_ns) {
+                // The number was given to another process.
+                *entry = Entry::default();
+            }
+            entry.start_ns = Some(id.start_ns);
+            entry.comm.clone_from(&note.comm);
+            if let Some(status) = &note.status {
+                let counters = Counters::of(status);
+                match &mut entry.latest {
+                    Some(latest) => latest.advance(&counters),
+                    None => entry.latest = Some(counters),
+                }
+            }
+        }
+    }
+
+    /// All processes known, by number.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.iter().map(|(pid, entry)| (*pid, entry))
+    }
+
+    /// One process.
+    pub fn entry(&self, pid: u32) -> Option<&Entry> {
+        self.entries.get(&pid)
+    }
+}
+
+impl Entry {
+    fn take(&mut self, status: &Status) {
+        let counters = Counters::of(status);
+        match &mut self.latest {
+            Some(latest) => latest.advance(&counters),
+            None => self.latest = Some(counters),
+        }
+        self.state = State::from_u32(status.state.load(std::sync::atomic::Ordering::Relaxed));
+        self.reason = status.reason.load();
+        self.holder = status.cupti_holder.load();
+        self.last_error = status.last_error.load();
+    }
+
+    /// How far a counter went since we came; `None`: unknown.
+    pub fn since(&self, counter: Counter) -> Option<u64> {
+        let latest = self.latest.as_ref()?.get(counter)?;
+        match &self.baseline {
+            Some(baseline) => Some(latest.saturating_sub(baseline.get(counter)?)),
+            None => Some(latest),
+        }
+    }
+
+    /// Eager and graph launches since we came; `None`: unknown.
+    pub fn launches_seen(&self) -> Option<u64> {
+        Some(
+            self.since(Counter::EagerSeen)?
+                .saturating_add(self.since(Counter::GraphSeen)?),
+        )
+    }
+
+    /// Losses inside the library, empty when there were none.
+    pub fn library_losses(&self) -> String {
+        [
+            (Counter::RecordsDroppedByCupti, "record", "dropped by CUPTI"),
+            (Counter::BuffersRefused, "buffer", "refused (pool full)"),
+            (Counter::IdsExpired, "launch", "given up without a record"),
+            (
+                Counter::SwitchBusy,
+                "launch",
+                "not sampled because the switch was busy",
+            ),
+        ]
+        .iter()
+        .filter_map(|(counter, noun, what)| {
+            let n = self.since(*counter).filter(|n| *n > 0)?;
+            let noun = if n == 1 {
+                (*noun).to_owned()
+            } else {
+                plural_of(noun)
+            };
+            Some(format!("{} {noun} {what}", count(n)))
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
+    }
+
+    /// Why there is nothing, from the last status that was read.
+    pub fn why_nothing(&self) -> String {
+        let Some(state) = self.state else {
+            return "its status is not known".to_owned();
+        };
+        let mut text = format!("the library is {}", state.name());
+        if state == State::Yielded && !self.holder.is_empty() {
+            text += &format!(" to {}", self.holder);
+        }
+        if !self.reason.is_empty() {
+            text += &format!(": {}", self.reason);
+        }
+        if !self.last_error.is_empty() {
+            text += &format!("; last error: {}", self.last_error);
+        }
+        text
+    }
+}
+
+fn plural_of(noun: &str) -> String {
+    if noun.ends_with("ch") {
+        format!("{noun}es")
+    } else {
+        format!("{noun}s")
+    }
+}
+
+/// Says how much of the truth a view shows: `told` launches came to us, `seen` there were.
+pub fn coverage(told: u64, seen: Option<u64>) -> String {
+    match seen {
+        None => format!(
+            "{}; how many there were is unknown; shares are of the sample",
+            launches(told)
+        ),
+        Some(seen) if seen > told => {
+            format!(
+                "{} of {}; shares are of the sample",
+                count(told),
+                launches(seen)
+            )
+        }
+        // More told than seen: the count was read before the last launches.
+        Some(_) if told == 0 => "no launches".to_owned(),
+        Some(_) => format!("all {}", launches(told)),
+    }
+}
+
+fn launches(n: u64) -> String {
+    if n == 1 {
+        "1 launch".to_owned()
+    } else {
+        format!("{} launches", count(n))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_called_a_sample() {
+        assert_eq!(
+            coverage(1_240, Some(310_000)),
+            "1,240 of 310,000 launches; shares are of the sample"
+        );
+        assert_eq!(coverage(10_000, Some(10_000)), "all 10,000 launches");
+        assert_eq!(coverage(1, Some(1)), "all 1 launch");
+        assert_eq!(coverage(0, Some(0)), "no launches");
+        assert!(coverage(5, None).contains("unknown"));
+    }
+
+    #[test]
+    fn unknown_counters_stay_unknown() {
+        let status = Status::new();
+        status.counters[Counter::EagerSeen as usize]
+            .store(UNKNOWN, std::sync::atomic::Ordering::Relaxed);
+        let mut entry = Entry::default();
+        entry.take(&status);
+        assert_eq!(entry.launches_seen(), None);
+        assert_eq!(entry.since(Counter::EagerSampled), Some(0));
+    }
+
+    #[test]
+    fn counts_start_when_we_came() {
+        let status = Status::new();
+        status.add(Counter::EagerSeen, 100);
+        let mut entry = Entry {
+            baseline: Some(Counters::of(&status)),
+            ..Entry::default()
+        };
+        status.add(Counter::EagerSeen, 7);
+        status.add(Counter::IdsExpired, 2);
+        status.add(Counter::BuffersRefused, 1);
+        status.set_text(&status.reason, "no consumer");
+        entry.take(&status);
+        assert_eq!(entry.launches_seen(), Some(7));
+        assert_eq!(
+            entry.library_losses(),
+            "1 buffer refused (pool full), 2 launches given up without a record"
+        );
+        assert_eq!(entry.why_nothing(), "the library is absent: no consumer");
+    }
+}

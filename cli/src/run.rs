@@ -1,0 +1,298 @@
+//! `parcagpu run`: starts a command with the library preloaded and shows what it did.
+//!
+//! The command's input, output and exit status stay its own; what we have to say goes to stderr or
+//! to `--output`, at the end (the table) or as it comes (the trace).
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use parcagpu_abi::probe;
+
+use crate::accounts::Accounts;
+use crate::discover::{Found, Library};
+use crate::ledger::Ledger;
+use crate::library;
+use crate::options::RunOptions;
+use crate::preflight;
+use crate::private_copy::PrivateCopy;
+use crate::session::{Session, Sink, Wanted};
+use crate::signals;
+use crate::table::{self, Layout};
+use crate::top;
+use crate::trace::{Both, Style, Tracer};
+use crate::watch;
+
+/// More than any program launches.
+const EVERY_LAUNCH: f64 = 1e9;
+/// A short command is looked at this often, so that its last words are known.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// `parcagpu run`
+pub fn run(options: &RunOptions) -> Result<ExitCode> {
+    preflight::check()?;
+    let original = library::required(options.lib.as_deref())?;
+    let copy = PrivateCopy::of(original.path.as_ref())?;
+    let library = library::open(copy.file())?;
+    let out: Box<dyn Write> = match &options.output {
+        Some(path) => Box::new(
+            File::create(path).with_context(|| format!("failed to create {}", path.display()))?,
+        ),
+        None => Box::new(std::io::stderr()),
+    };
+    let mut view = View::new(options, out);
+    let mut session = Session::load(
+        Wanted {
+            probes: view.probes(),
+            kernel_executed_too: false,
+            pids: Vec::new(),
+            discover: false,
+            ring_bytes: options.ring_mib << 20,
+        },
+        view.sink(),
+    )?;
+    session.attach_library(&library)?;
+    signals::install();
+    let mut child = match start(options, &copy) {
+        Ok(child) => child,
+        Err(e) => return Ok(not_started(options, &e)),
+    };
+    let status = wait(&mut child, &mut session, &mut view)?;
+    // The last records may lie in the ring buffer while we detach.
+    watch::finish(&mut session)?;
+    view.end(&session)?;
+    tidy(copy, &library, &mut session);
+    Ok(match status {
+        Some(status) => ExitCode::from(code(status)),
+        None => {
+            eprintln!(
+                "parcagpu: interrupted twice: process {} is left running",
+                child.id()
+            );
+            ExitCode::from(130)
+        }
+    })
+}
+
+fn start(options: &RunOptions, copy: &PrivateCopy) -> std::io::Result<Child> {
+    let mut preload = OsString::from(copy.file());
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|p| !p.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let rate = options.rate.unwrap_or(EVERY_LAUNCH);
+    let graph_rate = options.graph_rate.or(options.rate).unwrap_or(EVERY_LAUNCH);
+    Command::new(&options.command[0])
+        .args(&options.command[1..])
+        .env("LD_PRELOAD", preload)
+        .env("PARCAGPU_RATE_LIMIT", rate.to_string())
+        .env("PARCAGPU_GRAPH_RATE_LIMIT", graph_rate.to_string())
+        .spawn()
+}
+
+/// As shells and `env` do: 127 when the command is not there, 126 when it cannot be run.
+fn not_started(options: &RunOptions, error: &std::io::Error) -> ExitCode {
+    eprintln!(
+        "parcagpu: failed to start {}: {error}",
+        options.command[0].display()
+    );
+    ExitCode::from(if error.kind() == ErrorKind::NotFound {
+        127
+    } else {
+        126
+    })
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 1,
+    };
+    u8::try_from(code).unwrap_or(1)
+}
+
+/// Takes events until the command ends; `None` when the user does not want to wait for it.
+fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Option<ExitStatus>> {
+    let mut forwarded = 0;
+    let mut next_scan = Instant::now() + watch::SCAN_EVERY;
+    let mut interrupts = 0;
+    loop {
+        session.poll(LOOK_EVERY)?;
+        view.tick(session);
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let now = signals::count();
+        if now > forwarded {
+            forwarded = now;
+            match signals::last() {
+                // The terminal sent it to the command too, which is in our process group.
+                libc::SIGINT => interrupts += 1,
+                signal => {
+                    // SAFETY: the child was not waited for, so the number is still its own.
+                    unsafe { libc::kill(child.id().cast_signed(), signal) };
+                }
+            }
+            if interrupts >= 2 {
+                return Ok(None);
+            }
+        }
+        if Instant::now() >= next_scan {
+            session.rescan()?;
+            next_scan = Instant::now() + watch::SCAN_EVERY;
+        } else {
+            session.look_at(child.id());
+        }
+    }
+}
+
+/// Removes the copy, unless a process of the tree lives on with it.
+fn tidy(copy: PrivateCopy, library: &Library, session: &mut Session) {
+    if session.rescan().is_err() {
+        return;
+    }
+    let mut users: Vec<u32> = session
+        .found()
+        .iter()
+        .filter(|f: &&Found| f.library.id == library.id)
+        .map(|f| f.pid)
+        .collect();
+    users.sort_unstable();
+    users.dedup();
+    if !users.is_empty() {
+        let file = copy.keep();
+        eprintln!(
+            "parcagpu: processes {users:?} still run with the library {}; it was left there",
+            file.display()
+        );
+    }
+}
+
+/// What is shown, and where.
+struct View {
+    accounts: Rc<RefCell<Accounts>>,
+    ledger: Ledger,
+    tracer: Option<Rc<RefCell<Tracer>>>,
+    out: Option<Box<dyn Write>>,
+    json: bool,
+    raw_names: bool,
+    every: Option<Duration>,
+    next: Instant,
+}
+
+impl View {
+    fn new(options: &RunOptions, out: Box<dyn Write>) -> Self {
+        let style = Style {
+            json: options.json,
+            raw_names: options.raw_names,
+            repeats: false,
+        };
+        let (tracer, out) = match options.trace {
+            true => (Some(Tracer::new(out, style)), None),
+            false => (None, Some(out)),
+        };
+        let every = options.every.map(Duration::from_secs_f64);
+        Self {
+            accounts: Rc::default(),
+            ledger: Ledger::default(),
+            tracer,
+            out,
+            json: options.json,
+            raw_names: options.raw_names,
+            every,
+            next: Instant::now() + every.unwrap_or_default(),
+        }
+    }
+
+    fn probes(&self) -> Vec<&'static str> {
+        match self.tracer {
+            Some(_) => probe::ALL.iter().map(|p| p.name).collect(),
+            None => top::probes(),
+        }
+    }
+
+    fn sink(&self) -> Rc<RefCell<dyn Sink>> {
+        match &self.tracer {
+            Some(tracer) => Rc::new(RefCell::new(Both(
+                Rc::clone(tracer),
+                Rc::clone(&self.accounts),
+            ))),
+            None => Rc::clone(&self.accounts) as Rc<RefCell<dyn Sink>>,
+        }
+    }
+
+    fn tick(&mut self, session: &Session) {
+        self.ledger.refresh(session);
+        if let Some(tracer) = &self.tracer {
+            tracer.borrow_mut().flush();
+        }
+        if let (Some(every), Some(_)) = (self.every, &self.out)
+            && Instant::now() >= self.next
+        {
+            self.next = Instant::now() + every;
+            let table = self.table(session);
+            self.write(&table);
+        }
+    }
+
+    fn table(&self, session: &Session) -> String {
+        let accounts = self.accounts.borrow();
+        if self.json {
+            return table::json(&accounts, &self.ledger, session, self.raw_names).to_string()
+                + "\n";
+        }
+        let layout = Layout {
+            rows: usize::MAX,
+            width: 0,
+            raw_names: self.raw_names,
+        };
+        if accounts.processes.is_empty() && self.ledger.entries().next().is_none() {
+            return format!(
+                "nothing seen: no process of the command was found with the library loaded, or it ended at once (is it a static program, or does it drop LD_PRELOAD?)\n{}\n",
+                crate::trace::loss_line(session)
+            );
+        }
+        table::text(&accounts, &self.ledger, session, layout)
+    }
+
+    fn write(&mut self, text: &str) {
+        if let Some(out) = &mut self.out {
+            // A reader that went away must not change the command's status.
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        }
+    }
+
+    fn end(&mut self, session: &Session) -> Result<()> {
+        self.ledger.refresh(session);
+        if let Some(tracer) = &self.tracer {
+            tracer.borrow_mut().flush();
+            eprintln!("{}", tracer.borrow().summary(session));
+            for line in watch::coverage_lines(&self.accounts.borrow(), &self.ledger) {
+                eprintln!("{line}");
+            }
+            return Ok(());
+        }
+        let table = self.table(session);
+        self.write(&table);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_status_as_shells_show_it() {
+        assert_eq!(code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(code(ExitStatus::from_raw(7 << 8)), 7);
+        assert_eq!(code(ExitStatus::from_raw(libc::SIGSEGV)), 139);
+    }
+}

@@ -1,0 +1,109 @@
+//! `parcagpu top`: which kernels take the time, live.
+
+use std::cell::RefCell;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use parcagpu_abi::probe;
+
+use crate::accounts::Accounts;
+use crate::ledger::Ledger;
+use crate::options::TopOptions;
+use crate::session::{Session, Sink};
+use crate::table::{self, Layout};
+use crate::watch;
+use crate::{signals, text};
+
+/// What the table needs; other probes stay quiet in the watched processes.
+pub fn probes() -> Vec<&'static str> {
+    [
+        probe::CUDA_CORRELATION,
+        probe::ACTIVITY_BATCH,
+        probe::KERNEL_EXECUTED,
+        probe::ERROR,
+    ]
+    .iter()
+    .map(|p| p.name)
+    .collect()
+}
+
+const REFRESH: Duration = Duration::from_secs(1);
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// `parcagpu top`
+pub fn top(options: &TopOptions) -> Result<ExitCode> {
+    signals::install();
+    let accounts = Rc::new(RefCell::new(Accounts::default()));
+    let sink: Rc<RefCell<dyn Sink>> = accounts.clone();
+    let mut session = watch::start(&options.scope, probes(), false, sink)?;
+    let mut ledger = Ledger::default();
+    ledger.begin(&session);
+
+    let live = std::io::stdout().is_terminal() && !options.json && !options.once;
+    let seconds = match (options.scope.seconds, options.once) {
+        (None, true) => Some(1.0),
+        (seconds, _) => seconds,
+    };
+    let mut next = Instant::now() + REFRESH;
+    watch::pump(&mut session, seconds, |session| {
+        if Instant::now() < next {
+            return true;
+        }
+        next = Instant::now() + REFRESH;
+        ledger.refresh(session);
+        !live || show_live(&accounts.borrow(), &ledger, session, options.raw_names)
+    })?;
+    ledger.refresh(&session);
+    watch::finish(&mut session)?;
+    ledger.refresh(&session);
+    let accounts = accounts.borrow();
+    let all = Layout {
+        rows: usize::MAX,
+        width: 0,
+        raw_names: options.raw_names,
+    };
+    let result = if options.json {
+        table::json(&accounts, &ledger, &session, options.raw_names).to_string() + "\n"
+    } else {
+        table::text(&accounts, &ledger, &session, all)
+    };
+    // Nobody reading any more is no failure.
+    let _ = std::io::stdout().write_all(result.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_live(accounts: &Accounts, ledger: &Ledger, session: &Session, raw_names: bool) -> bool {
+    let (rows, width) = terminal_size();
+    let layout = Layout {
+        rows: rows.saturating_sub(6).max(5),
+        width,
+        raw_names,
+    };
+    let body = table::text(accounts, ledger, session, layout);
+    let time = text::time_of_day(text::clock_ns(libc::CLOCK_REALTIME));
+    let shown: Vec<&str> = body.lines().take(rows.saturating_sub(2)).collect();
+    let screen = format!(
+        "{CLEAR}parcagpu top {} UTC   Ctrl-C ends\n{}\n",
+        &time[..8],
+        shown.join("\n")
+    );
+    let mut out = std::io::stdout();
+    out.write_all(screen.as_bytes())
+        .and_then(|()| out.flush())
+        .is_ok()
+}
+
+fn terminal_size() -> (usize, usize) {
+    // SAFETY: winsize is plain data, valid as zeros.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: TIOCGWINSZ fills the winsize given, which lives through the call.
+    let rc = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if rc == 0 && size.ws_row > 0 {
+        (size.ws_row.into(), size.ws_col.into())
+    } else {
+        (24, 80)
+    }
+}
