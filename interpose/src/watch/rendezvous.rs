@@ -233,22 +233,28 @@ unsafe fn write(at: usize, old: [u8; 16], new: [u8; 16]) {
     }
 }
 
+/// Writes `new` to `at` if `old` is there. In assembly, since the standard
+/// library's function needs a library call in unoptimised builds.
+///
 /// # Safety
-/// `at` is aligned, writable, and the processor has the instruction.
+/// `at` is 16-byte aligned, writable, and the processor has the instruction.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "cmpxchg16b")]
 unsafe fn exchange(at: usize, old: u128, new: u128) {
-    use std::arch::x86_64::cmpxchg16b;
-    // SAFETY: promised by our caller.
+    // SAFETY: promised by our caller; rbx, which the compiler keeps for itself,
+    // is put back.
     unsafe {
-        cmpxchg16b(
-            at as *mut u128,
-            old,
-            new,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        )
-    };
+        std::arch::asm!(
+            "xchg rbx, {low}",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, {low}",
+            low = inout(reg) new as u64 => _,
+            in("rdi") at,
+            in("rcx") (new >> 64) as u64,
+            inout("rax") old as u64 => _,
+            inout("rdx") (old >> 64) as u64 => _,
+            options(nostack),
+        );
+    }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
