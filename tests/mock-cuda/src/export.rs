@@ -1,0 +1,99 @@
+//! The driver's side of the table shared with CUPTI, and how it calls back.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+use crate::link::{API_CBIDS, DriverLink, LINK_VERSION, ModuleImage, Resource, SMALL_CBIDS, Tool};
+use crate::{context, faults, init, log, module, timeline};
+
+/// Resource callback ids.
+pub const CONTEXT_CREATED: u32 = 1;
+/// A context is about to go.
+pub const CONTEXT_DESTROY_STARTING: u32 = 2;
+/// A stream was made.
+pub const STREAM_CREATED: u32 = 3;
+/// A stream is about to go.
+pub const STREAM_DESTROY_STARTING: u32 = 4;
+/// `cuInit` is about to return success.
+pub const CU_INIT_FINISHED: u32 = 5;
+/// A module's code is in place.
+pub const MODULE_LOADED: u32 = 6;
+/// A module's code is about to go.
+pub const MODULE_UNLOAD_STARTING: u32 = 7;
+/// Synchronisation callback ids.
+pub const STREAM_SYNCHRONIZED: u32 = 1;
+/// A context was synchronised.
+pub const CONTEXT_SYNCHRONIZED: u32 = 2;
+
+/// The table.
+pub static LINK: DriverLink = DriverLink {
+    size: size_of::<DriverLink>(),
+    version: LINK_VERSION,
+    driver_callbacks: [const { AtomicU8::new(0) }; API_CBIDS],
+    runtime_callbacks: [const { AtomicU8::new(0) }; API_CBIDS],
+    resource_callbacks: [const { AtomicU8::new(0) }; SMALL_CBIDS],
+    synchronize_callbacks: [const { AtomicU8::new(0) }; SMALL_CBIDS],
+    kernel_activity: AtomicU32::new(0),
+    graphs_broken: AtomicU32::new(0),
+    graphs_instantiated: AtomicU32::new(0),
+    tool: AtomicPtr::new(std::ptr::null_mut()),
+    initialized: init::initialized,
+    now,
+    logging,
+    log: log_line,
+    fault,
+    modules: module::each,
+    context_info: context::info,
+    stream_id: context::stream_id,
+};
+
+/// CUPTI's functions, once it came.
+pub fn tool() -> Option<&'static Tool> {
+    // SAFETY: null or CUPTI's static table.
+    unsafe { LINK.tool.load(Ordering::Acquire).as_ref() }
+}
+
+/// CUPTI's functions while kernel activity is on.
+pub fn activity() -> Option<&'static Tool> {
+    if LINK.kernel_activity.load(Ordering::Acquire) == 0 { None } else { tool() }
+}
+
+/// Tells CUPTI about a resource, if it wants to know.
+pub fn resource(cbid: u32, context: *mut c_void, handle: *mut c_void, module: *const ModuleImage) {
+    if LINK.resource_callbacks[cbid as usize].load(Ordering::Acquire) != 0
+        && let Some(tool) = tool()
+    {
+        let resource = Resource { cbid, context, handle, module };
+        // SAFETY: lives through the call.
+        unsafe { (tool.resource)(&raw const resource) };
+    }
+}
+
+/// Tells CUPTI about a finished synchronisation, if it wants to know.
+pub fn synchronized(cbid: u32, context: *mut c_void, stream: *mut c_void) {
+    if LINK.synchronize_callbacks[cbid as usize].load(Ordering::Acquire) != 0
+        && let Some(tool) = tool()
+    {
+        // SAFETY: handles only.
+        unsafe { (tool.synchronized)(cbid, context, stream) };
+    }
+}
+
+extern "C" fn now() -> u64 {
+    timeline::now()
+}
+
+extern "C" fn logging() -> i32 {
+    i32::from(log::on())
+}
+
+unsafe extern "C" fn log_line(line: *const u8, size: usize) {
+    // SAFETY: CUPTI passes a string of its own.
+    log::append(&String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(line, size) }));
+}
+
+unsafe extern "C" fn fault(name: *const u8, size: usize) -> i32 {
+    // SAFETY: CUPTI passes a static name.
+    let name = unsafe { std::slice::from_raw_parts(name, size) };
+    std::str::from_utf8(name).ok().and_then(faults::check).unwrap_or(i32::MIN)
+}

@@ -1,0 +1,252 @@
+//! What a program hands over as code: PTX text, an ELF cubin, or a fat binary of either.
+//!
+//! Everything else is refused with 200. Nothing is read that the real driver would not read: text
+//! up to its NUL, an ELF file up to what its headers say, a fat binary up to its own size.
+
+use std::ffi::{CStr, c_void};
+
+use crate::cubin;
+use crate::error::{Error, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NO_BINARY_FOR_GPU};
+
+/// A kernel found in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Mangled name.
+    pub name: Vec<u8>,
+    /// Number of parameters, if the image tells.
+    pub parameters: usize,
+}
+
+/// Machine code and its kernels.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// An ELF file.
+    pub cubin: Vec<u8>,
+    /// Its kernels, in order.
+    pub kernels: Vec<KernelInfo>,
+}
+
+const ELF: [u8; 4] = *b"\x7fELF";
+const EM_CUDA: u16 = 190;
+const FATBIN: [u8; 4] = 0xba55_ed50u32.to_le_bytes();
+const FATBIN_WRAPPER: [u8; 4] = 0x4662_43b1u32.to_le_bytes();
+const FATBIN_KIND_PTX: u16 = 1;
+const FATBIN_KIND_ELF: u16 = 2;
+
+/// Reads the image a program's pointer leads to.
+///
+/// # Safety
+///
+/// As the driver's: null or a whole image.
+pub unsafe fn read(image: *const c_void) -> Result<Image, Error> {
+    if image.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let start: *const u8 = image.cast();
+    // SAFETY: each step reads only what the bytes before it promised, see the module's text.
+    unsafe {
+        // The shortest image is an empty string: one byte at a time until the kind is known.
+        let kind = magic(start);
+        match kind {
+            Some(ELF) => from_elf(std::slice::from_raw_parts(start, elf_size(start)?).to_vec()),
+            Some(FATBIN) => from_fatbin(start),
+            Some(FATBIN_WRAPPER) => {
+                let data = start.cast::<*const u8>().add(1).read_unaligned();
+                if data.is_null() || magic(data) != Some(FATBIN) { Err(INVALID_IMAGE) } else { from_fatbin(data) }
+            }
+            _ => from_ptx(CStr::from_ptr(start.cast()).to_bytes()),
+        }
+    }
+}
+
+unsafe fn magic(start: *const u8) -> Option<[u8; 4]> {
+    let mut magic = [0; 4];
+    for (at, byte) in magic.iter_mut().enumerate() {
+        // SAFETY: stops behind the first NUL, as reading a string does.
+        *byte = unsafe { *start.add(at) };
+        if *byte == 0 {
+            return None;
+        }
+    }
+    Some(magic)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?)))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?)))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// Size of an ELF file by its headers.
+unsafe fn elf_size(start: *const u8) -> Result<usize, Error> {
+    // SAFETY: an ELF file has a whole header; tables and sections lie where it says.
+    unsafe {
+        let header = std::slice::from_raw_parts(start, 64);
+        let (table, count) = section_table(header).ok_or(INVALID_IMAGE)?;
+        let end = table.checked_add(count * 64).filter(|end| *end < 1 << 32).ok_or(INVALID_IMAGE)?;
+        let headers = std::slice::from_raw_parts(start.add(table), count * 64);
+        let mut size = end;
+        for section in headers.chunks_exact(64) {
+            if u32_at(section, 4) == Some(8) {
+                continue; // SHT_NOBITS takes no room in the file
+            }
+            let (offset, length) = (u64_at(section, 24), u64_at(section, 32));
+            let end = offset.zip(length).and_then(|(offset, length)| offset.checked_add(length));
+            size = size.max(end.filter(|end| *end < 1 << 32).ok_or(INVALID_IMAGE)? as usize);
+        }
+        Ok(size)
+    }
+}
+
+/// Offset and number of section headers of a 64-bit CUDA ELF file.
+fn section_table(header: &[u8]) -> Option<(usize, usize)> {
+    let right = header.get(4) == Some(&2) && u16_at(header, 18)? == u64::from(EM_CUDA) && u16_at(header, 58)? == 64;
+    let (table, count) = (u64_at(header, 40)?, u16_at(header, 60)?);
+    (right && table < 1 << 32).then_some((table as usize, count as usize))
+}
+
+fn from_elf(cubin: Vec<u8>) -> Result<Image, Error> {
+    let kernels = elf_kernels(&cubin).ok_or(INVALID_IMAGE)?;
+    Ok(Image { cubin, kernels })
+}
+
+/// Kernels are the sections `.text.NAME`.
+fn elf_kernels(file: &[u8]) -> Option<Vec<KernelInfo>> {
+    let (table, count) = section_table(file)?;
+    let section = |index: usize| file.get(table + index * 64..table + (index + 1) * 64);
+    let names = section(u16_at(file, 62)? as usize)?;
+    let names = file.get(u64_at(names, 24)? as usize..)?;
+    let mut kernels = Vec::new();
+    for index in 0..count {
+        let name = names.get(u32_at(section(index)?, 0)? as usize..)?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        if let Some(name) = name.strip_prefix(b".text.") {
+            kernels.push(KernelInfo { name: name.to_vec(), parameters: 0 });
+        }
+    }
+    Some(kernels)
+}
+
+/// The driver takes machine code before PTX.
+unsafe fn from_fatbin(start: *const u8) -> Result<Image, Error> {
+    // SAFETY: the header is 16 bytes and states how many follow.
+    let file = unsafe {
+        let header = std::slice::from_raw_parts(start, 16);
+        let size = u16_at(header, 6).zip(u64_at(header, 8)).and_then(|(head, body)| body.checked_add(head));
+        let size = size.filter(|size| *size < 1 << 32).ok_or(INVALID_IMAGE)?;
+        std::slice::from_raw_parts(start, size as usize)
+    };
+    let entries = fatbin_entries(file).ok_or(INVALID_IMAGE)?;
+    let first = |kind| entries.iter().find(|entry| entry.0 == kind).map(|entry| entry.1);
+    match (first(FATBIN_KIND_ELF), first(FATBIN_KIND_PTX)) {
+        (Some(elf), _) if elf.starts_with(&ELF) => from_elf(elf.to_vec()),
+        (_, Some(ptx)) => from_ptx(ptx.split(|byte| *byte == 0).next().unwrap_or(ptx)),
+        _ => Err(NO_BINARY_FOR_GPU),
+    }
+}
+
+/// Kind and payload of every entry.
+fn fatbin_entries(file: &[u8]) -> Option<Vec<(u16, &[u8])>> {
+    let mut at = u16_at(file, 6)? as usize;
+    let mut entries = Vec::new();
+    while at < file.len() {
+        let (kind, header, size) = (u16_at(file, at)?, u32_at(file, at + 4)? as usize, u64_at(file, at + 8)? as usize);
+        let payload = at.checked_add(header)?;
+        let end = payload.checked_add(size)?;
+        entries.push((kind as u16, file.get(payload..end)?));
+        if end <= at {
+            return None;
+        }
+        at = end;
+    }
+    Some(entries)
+}
+
+fn from_ptx(text: &[u8]) -> Result<Image, Error> {
+    let text = std::str::from_utf8(text).map_err(|_| INVALID_IMAGE)?;
+    if !text.contains(".version") || !text.contains(".target") {
+        return Err(INVALID_IMAGE);
+    }
+    let kernels = ptx_kernels(text).ok_or(INVALID_PTX)?;
+    Ok(Image { cubin: cubin::assemble(text.as_bytes(), &kernels), kernels })
+}
+
+/// Every `.entry NAME (PARAMETERS)`, comments left out.
+fn ptx_kernels(text: &str) -> Option<Vec<KernelInfo>> {
+    let code: String = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
+    let mut kernels = Vec::new();
+    let mut rest = code.as_str();
+    while let Some(at) = rest.find(".entry") {
+        rest = rest[at + ".entry".len()..].trim_start();
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'))?;
+        let (name, after) = rest.split_at(end);
+        if name.is_empty() {
+            return None;
+        }
+        let head = &after[..after.find('{')?];
+        let parameters = head.matches(".param").count();
+        kernels.push(KernelInfo { name: name.as_bytes().to_vec(), parameters });
+        rest = after;
+    }
+    Some(kernels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &str = ".version 6.0\n.target sm_52\n// .entry not_me()\n.visible .entry _Z3addPf(.param .u64 a, .param .u32 b)\n{ ret; }\n.entry two(){ ret; }\0";
+
+    fn load(bytes: &[u8]) -> Result<Image, Error> {
+        // SAFETY: the tests pass whole images.
+        unsafe { read(bytes.as_ptr().cast()) }
+    }
+
+    #[test]
+    fn ptx_becomes_a_cubin_with_the_same_kernels() {
+        let image = load(PTX.as_bytes()).unwrap();
+        assert_eq!(image.kernels[0], KernelInfo { name: b"_Z3addPf".to_vec(), parameters: 2 });
+        assert_eq!(image.kernels.len(), 2);
+        let again = load(&image.cubin).unwrap();
+        assert_eq!(again.cubin, image.cubin, "the headers cover the whole file");
+        let names = |image: &Image| image.kernels.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&again), names(&image));
+    }
+
+    #[test]
+    fn a_fat_binary_gives_its_machine_code() {
+        let cubin = load(PTX.as_bytes()).unwrap().cubin;
+        let mut fat = FATBIN.to_vec();
+        fat.extend([1, 0, 16, 0]);
+        let entry = |kind: u16, body: &[u8]| {
+            let mut entry = kind.to_le_bytes().to_vec();
+            entry.extend([1, 1]);
+            entry.extend(64u32.to_le_bytes());
+            entry.extend((body.len() as u64).to_le_bytes());
+            entry.resize(64, 0);
+            entry.extend(body);
+            entry
+        };
+        let body = [entry(FATBIN_KIND_PTX, PTX.as_bytes()), entry(FATBIN_KIND_ELF, &cubin)].concat();
+        fat.extend((body.len() as u64).to_le_bytes());
+        fat.extend(body);
+        assert_eq!(load(&fat).unwrap().cubin, cubin);
+    }
+
+    #[test]
+    fn others_are_refused() {
+        for image in [&b"\0"[..], b"ab\0", b"hello world\0", b"\x7fELF\x01\x01\x01\0"] {
+            let mut padded = image.to_vec();
+            padded.resize(64, 0);
+            assert_eq!(load(&padded).unwrap_err(), INVALID_IMAGE);
+        }
+        // SAFETY: null is refused before any read.
+        assert_eq!(unsafe { read(std::ptr::null()) }.unwrap_err(), INVALID_VALUE);
+    }
+}
