@@ -9,8 +9,10 @@ use crate::driver_api;
 use crate::error::{Error, INVALID_VALUE, OUT_OF_MEMORY, Outcome};
 use crate::timeline;
 
-/// Address to bytes; the boxes are the memory.
-static ALLOCATIONS: Mutex<BTreeMap<u64, Box<[u8]>>> = Mutex::new(BTreeMap::new());
+/// Device address to bytes. Addresses count up from the same start in every process, so that the
+/// call logs of two runs compare; nothing of the host's lies there.
+static ALLOCATIONS: Mutex<(BTreeMap<u64, Box<[u8]>>, u64)> = Mutex::new((BTreeMap::new(), 0x7f00_0000_0000));
+const ALIGNMENT: u64 = 512;
 const LIMIT: usize = 1 << 32;
 
 fn allocate(out: *mut u64, size: usize) -> Outcome {
@@ -21,9 +23,13 @@ fn allocate(out: *mut u64, size: usize) -> Outcome {
     if size > LIMIT {
         return Err(OUT_OF_MEMORY);
     }
-    let memory = vec![0u8; size].into_boxed_slice();
-    let address = memory.as_ptr().addr() as u64;
-    ALLOCATIONS.lock().expect("nobody panics holding it").insert(address, memory);
+    let address = {
+        let (allocations, next) = &mut *ALLOCATIONS.lock().expect("nobody panics holding it");
+        let address = *next;
+        *next += (size as u64).next_multiple_of(ALIGNMENT);
+        allocations.insert(address, vec![0u8; size].into_boxed_slice());
+        address
+    };
     // SAFETY: the caller's out-pointer, checked.
     unsafe { give(out, address) }
 }
@@ -33,13 +39,13 @@ fn free(address: u64) -> Outcome {
     if address == 0 {
         return Ok(());
     }
-    ALLOCATIONS.lock().expect("nobody panics holding it").remove(&address).map(drop).ok_or(INVALID_VALUE)
+    ALLOCATIONS.lock().expect("nobody panics holding it").0.remove(&address).map(drop).ok_or(INVALID_VALUE)
 }
 
 /// The device bytes `[address, address + size)`, if they lie in one allocation.
 fn with_range<R>(address: u64, size: usize, act: impl FnOnce(&mut [u8]) -> R) -> Result<R, Error> {
     let mut allocations = ALLOCATIONS.lock().expect("nobody panics holding it");
-    let (start, memory) = allocations.range_mut(..=address).next_back().ok_or(INVALID_VALUE)?;
+    let (start, memory) = allocations.0.range_mut(..=address).next_back().ok_or(INVALID_VALUE)?;
     let offset = (address - start) as usize;
     let range = memory.get_mut(offset..offset.checked_add(size).ok_or(INVALID_VALUE)?).ok_or(INVALID_VALUE)?;
     Ok(act(range))
