@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use parcagpu_abi::status::State;
+use parcagpu_abi::status::{Counter, State};
 
 use crate::config::{self, Config};
 use crate::cupti::driver::Driver;
@@ -84,13 +84,27 @@ extern "C" fn on_exit() {
     }
     entry::barrier((), || {
         watch::finish(EXIT_LIMIT);
-        if let Some(session) = session::get() {
+        let stopped = State::Stopped as u32;
+        let before = status::block().state.swap(stopped, Ordering::Relaxed);
+        if let (Some(session), true) = (session::get(), before != stopped) {
             session.set_active(false);
-            status::block()
-                .state
-                .store(State::Stopped as u32, Ordering::Relaxed);
+            log_counters();
         }
     });
+}
+
+/// The last word of the debug log.
+fn log_counters() {
+    if !log::enabled(1) {
+        return;
+    }
+    let block = status::block();
+    for counter in Counter::ALL {
+        let value = block.get(*counter);
+        if value != 0 {
+            crate::debug_log!(1, "{} {value}", counter.name());
+        }
+    }
 }
 
 /// Between fork and exec only what is async-signal-safe may run: atomics.

@@ -4,6 +4,7 @@
 //! calls [`Machine::tick`] ten times a second. So nothing here is locked.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::{Counter, State};
 
@@ -28,6 +29,8 @@ const FLUSH_PERIOD: u64 = SECOND / 2;
 const DRAIN_PERIOD: u64 = SECOND;
 /// How long such buffers are asked for.
 const DRAIN_MAX: u64 = 60 * SECOND;
+/// How long the end of the process waits for buffers that CUPTI is delivering.
+const LAST_BUFFERS: Duration = Duration::from_millis(250);
 /// Age at which a generation of sampled ids is dropped.
 const ROTATE_PERIOD: u64 = 300 * SECOND;
 /// First and longest pause before CUPTI is asked for again after somebody else had it.
@@ -114,6 +117,15 @@ impl Machine {
         if subscribed || self.session.pool.outstanding() > 0 {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);
+            self.await_buffers(LAST_BUFFERS);
+        }
+    }
+
+    /// A thread of CUPTI's may be inside our completion callback with a buffer of its own.
+    fn await_buffers(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while self.session.pool.outstanding() > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
