@@ -103,3 +103,84 @@ pub(crate) fn check(image: &Image, function: Function, need: usize) -> Result<()
 fn is_trap(byte: u8) -> bool {
     cfg!(target_arch = "x86_64") && byte == 0xcc
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::ffi::{CStr, c_void};
+
+    use super::*;
+    use crate::image::Place;
+    use crate::maps::page_size;
+    use crate::symbols::Symbols;
+
+    fn address_of(name: &CStr) -> usize {
+        // SAFETY: a look-up by name.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
+    }
+
+    /// The C library of this process, as the loader has it.
+    fn c_library() -> Image {
+        unsafe extern "C" {
+            fn dladdr1(
+                address: *const c_void,
+                info: *mut libc::Dl_info,
+                extra: *mut *const [usize; 3],
+                flags: i32,
+            ) -> i32;
+        }
+        const RTLD_DL_LINKMAP: i32 = 2;
+        let mut entry: *const [usize; 3] = std::ptr::null();
+        // SAFETY: fills plain data, and gives the loader's entry for the
+        // library, which begins with base, name and dynamic section.
+        let [base, _, dynamic] = unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            let inside = address_of(c"l64a") as *const c_void;
+            assert_ne!(
+                dladdr1(inside, &raw mut info, &raw mut entry, RTLD_DL_LINKMAP),
+                0
+            );
+            entry.read()
+        };
+        Image::open(Place { base, dynamic }).expect("the C library is mapped")
+    }
+
+    #[test]
+    fn functions_of_the_c_library() {
+        let image = c_library();
+        let symbols = Symbols::of(&image).expect("symbols");
+        for name in [c"l64a", c"getenv", c"qsort", c"fopen"] {
+            let found = symbols.function(name.to_str().expect("ASCII"));
+            let found = found.expect("exported");
+            assert_eq!(found.address, address_of(name));
+            assert_eq!(check(&image, found, 5), Ok(()), "{name:?}");
+        }
+        let chosen = symbols.function("memcpy").expect("exported");
+        assert_eq!(check(&image, chosen, 5), Err(Refusal::Indirect));
+        assert_eq!(symbols.function("no_such_function"), None);
+    }
+
+    #[test]
+    fn what_somebody_changed_is_left_alone() {
+        let image = c_library();
+        let symbols = Symbols::of(&image).expect("symbols");
+        // Seldom used, so nobody runs into the bytes written.
+        let function = symbols.function("sethostid").expect("exported");
+        assert_eq!(check(&image, function, 5), Ok(()));
+        let first = function.address as *mut u8;
+        let page = (function.address & !(page_size() - 1)) as *mut c_void;
+        let rx = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: the pages of that function, for the two bytes' time.
+        unsafe {
+            let size = 2 * page_size();
+            assert_eq!(libc::mprotect(page, size, rx | libc::PROT_WRITE), 0);
+            let byte = first.read();
+            first.write(0xcc);
+            assert_eq!(check(&image, function, 5), Err(Refusal::Breakpoint));
+            first.write(byte ^ 1);
+            assert_eq!(check(&image, function, 5), Err(Refusal::Changed));
+            first.write(byte);
+            assert_eq!(libc::mprotect(page, size, rx), 0);
+        }
+        assert_eq!(check(&image, function, 5), Ok(()));
+    }
+}

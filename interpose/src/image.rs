@@ -87,8 +87,9 @@ impl Image {
                 end = end.max(usize::try_from(vaddr.checked_add(size)?).ok()?);
             }
         }
-        let page = 4096;
-        self.place.base.checked_add(end.next_multiple_of(page))
+        self.place
+            .base
+            .checked_add(end.next_multiple_of(maps::page_size()))
     }
 
     fn readable(&self, address: usize, len: usize, exec: bool) -> bool {

@@ -27,6 +27,13 @@ pub(crate) fn current() -> io::Result<Vec<Mapping>> {
         .collect())
 }
 
+/// Size of a page of memory.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: asks for a number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;

@@ -1,6 +1,7 @@
 //! Whether this process may make code writable.
 //!
-//! Asked before anything is patched, because the answer may be deadly: an
+//! Engines change code in place, and want memory of their own that is writable
+//! and executable. Asked before anything is patched, because the answer may be deadly: an
 //! engine may crash on a refused `mprotect`, and a seccomp filter may kill.
 //! Where a filter or SELinux is at work, the very change to be made is tried
 //! in a forked child, whose memory and death are its own.
@@ -8,11 +9,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::maps::page_size;
+
 const PR_GET_MDWE: libc::c_int = 66;
 const MDWE_REFUSE_EXEC_GAIN: libc::c_int = 1;
-/// Three system calls take microseconds; a child that is slower is stuck.
+/// A few system calls take microseconds; a child that is slower is stuck.
 const CHILD_LIMIT: Duration = Duration::from_millis(500);
-const PAGE: usize = 4096;
 
 /// Says whether the page of code at `address` may be made writable for a
 /// moment; the error is a sentence for people.
@@ -45,51 +47,45 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     Some(line.trim())
 }
 
-/// Tries it on a page of our own.
+const RX: libc::c_int = libc::PROT_READ | libc::PROT_EXEC;
+const RWX: libc::c_int = RX | libc::PROT_WRITE;
+
+/// Tries it on pages of our own.
 fn try_here() -> Result<(), String> {
+    let size = page_size();
     let failed = |what| {
         let error = std::io::Error::last_os_error();
         Err(format!(
             "code pages may not be made writable ({what}: {error})"
         ))
     };
-    // SAFETY: a new private page that nobody else knows; every later call is
-    // about that page alone.
+    // SAFETY: new private pages that nobody else knows; every later call is
+    // about them alone.
     unsafe {
-        let page = libc::mmap(
-            std::ptr::null_mut(),
-            PAGE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(std::ptr::null_mut(), size, RWX, flags, -1, 0);
         if page == libc::MAP_FAILED {
             return failed("mmap");
         }
-        let steps = [
-            libc::PROT_READ | libc::PROT_EXEC,
-            libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
-            libc::PROT_READ | libc::PROT_EXEC,
-        ];
-        let refused = steps
+        let refused = [RX, RWX, RX]
             .iter()
-            .any(|&mode| libc::mprotect(page, PAGE, mode) != 0);
+            .any(|&mode| libc::mprotect(page, size, mode) != 0);
         let result = if refused { failed("mprotect") } else { Ok(()) };
-        libc::munmap(page, PAGE);
+        libc::munmap(page, size);
         result
     }
 }
 
-/// Makes the page writable, changes nothing in it, and makes it code again, in
-/// a child that is a copy of this process.
+/// Makes the page writable, changes nothing in it, makes it code again, and
+/// gets a page that is both, in a child that is a copy of this process.
 ///
 /// The child is made by `clone` without an exit signal: no `atfork` handler
 /// runs, no SIGCHLD comes, and the program's `wait` does not see it. It does
 /// not share our memory, as a core dump of one process sharing it would take
 /// the others along on older kernels.
 fn try_in_child(address: usize) -> Result<(), String> {
-    let page = address & !(PAGE - 1);
+    let size = page_size();
+    let page = address & !(size - 1);
     // SAFETY: `sigset_t` is plain data; masks are changed for this thread and
     // put back below. No handler of the program may run in the child.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -104,7 +100,7 @@ fn try_in_child(address: usize) -> Result<(), String> {
     let child = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     if child == 0 {
         // SAFETY: see `child_body`.
-        unsafe { child_body(page) }
+        unsafe { child_body(page, size) }
     }
     let error = std::io::Error::last_os_error();
     // SAFETY: puts the mask of this thread back.
@@ -119,21 +115,23 @@ fn try_in_child(address: usize) -> Result<(), String> {
 
 /// # Safety
 /// Only in the forked child, with `page` mapped as code there.
-unsafe fn child_body(page: usize) -> ! {
-    let rwx = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    let rx = libc::PROT_READ | libc::PROT_EXEC;
+unsafe fn child_body(page: usize, size: usize) -> ! {
     let address = page as *mut libc::c_void;
     // SAFETY: the memory is this child's own copy; the byte is written back as
     // it was read, which makes the page a private one, as a patch would.
     unsafe {
         // No core file of a child that nobody knows of.
         libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        if libc::syscall(libc::SYS_mprotect, address, PAGE, rwx) != 0 {
+        if libc::syscall(libc::SYS_mprotect, address, size, RWX) != 0 {
             leave(1);
         }
         let byte = address.cast::<u8>();
         byte.write_volatile(byte.read_volatile());
-        if libc::syscall(libc::SYS_mprotect, address, PAGE, rx) != 0 {
+        if libc::syscall(libc::SYS_mprotect, address, size, RX) != 0 {
+            leave(1);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        if libc::syscall(libc::SYS_mmap, 0, size, RWX, flags, -1, 0) == -1 {
             leave(2);
         }
         leave(0)
@@ -175,10 +173,12 @@ fn await_child(child: libc::pid_t) -> Result<(), String> {
             "the trial was killed by signal {}",
             libc::WTERMSIG(status)
         ))
-    } else if libc::WEXITSTATUS(status) != 0 {
-        Err("mprotect refused".to_owned())
     } else {
-        Ok(())
+        match libc::WEXITSTATUS(status) {
+            0 => Ok(()),
+            1 => Err("mprotect refused".to_owned()),
+            _ => Err("mmap refused".to_owned()),
+        }
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_not_mapped_is_refused() {
-        assert!(try_in_child(PAGE).is_err());
+        assert!(try_in_child(page_size()).is_err());
     }
 
     #[test]

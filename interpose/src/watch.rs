@@ -21,7 +21,7 @@
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::engine::{Choice, EngineKind};
@@ -57,6 +57,9 @@ pub struct Watch {
     rules: &'static [Rule],
     choice: fn() -> Choice,
     report: fn(&Report),
+    /// The rendezvous has missed nothing: what it shows and we do not know has
+    /// just been mapped. (What has no start-up code came in unseen before.)
+    complete: AtomicBool,
     state: UnsafeCell<State>,
 }
 
@@ -67,9 +70,6 @@ struct State {
     origin: Option<Origin>,
     /// Our constructor ran: from here on, more than one thread.
     started: bool,
-    /// Every matching library that is mapped is known, also those that the
-    /// start-up code cannot tell of.
-    complete: bool,
     known: [Option<Known>; MOST_KNOWN],
 }
 
@@ -133,12 +133,12 @@ impl Watch {
             rules,
             choice,
             report,
+            complete: AtomicBool::new(false),
             state: UnsafeCell::new(State {
                 adds: 0,
                 subs: 0,
                 origin: None,
                 started: false,
-                complete: false,
                 known: [None; MOST_KNOWN],
             }),
         }
@@ -153,20 +153,47 @@ impl Watch {
     pub fn start(&'static self) {
         ACTIVE.store((&raw const *self).cast_mut(), Ordering::Release);
         self.look(Way::Constructor);
+        if !self.gets_init_calls() {
+            self.complete.store(true, Ordering::Relaxed);
+            self.arm();
+        }
+    }
+
+    /// Not if we were loaded late (unless by RTLD_GLOBAL), nor if the program
+    /// has a `__gmon_start__` of its own (built with -pg), which then comes
+    /// before ours.
+    fn gets_init_calls(&self) -> bool {
+        let Some(mut token) = Token::take() else {
+            return true;
+        };
+        self.state(&mut token).origin == Some(Origin::Start)
+            && objects::is_ours(exports::bound_init_call())
+    }
+
+    /// Why libraries in other namespaces cannot be seen (those of a late load:
+    /// in none), if something needed that. `None`: all is well.
+    pub fn blind_spot(&self) -> Option<String> {
+        rendezvous::failure()
+    }
+
+    fn arm(&self) {
+        let saved = errno();
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if (self.choice)() != Choice::None {
+                rendezvous::arm();
+            }
+        }));
+        set_errno(saved);
     }
 
     /// `dlmopen` was called; returns the real one's address.
     pub fn on_dlmopen(&'static self) -> *const () {
+        // Not a moment to look around: the loader's lock is not held.
+        self.arm();
         let saved = errno();
-        let real = catch_unwind(AssertUnwindSafe(|| {
-            // Not a moment to look around: the loader's lock is not held.
-            if (self.choice)() != Choice::None {
-                rendezvous::arm();
-            }
-            exports::real_dlmopen()
-        }));
+        let real = exports::real_dlmopen();
         set_errno(saved);
-        real.unwrap_or_else(|_| exports::real_dlmopen())
+        real
     }
 
     fn look(&'static self, way: Way) {
@@ -210,14 +237,8 @@ impl Watch {
         }
         let state = self.state(token);
         match way {
-            Way::Constructor => {
-                state.started = true;
-                state.complete = origin == Origin::Late;
-                if origin == Origin::Late && (self.choice)() != Choice::None {
-                    rendezvous::arm();
-                }
-            }
-            Way::Rendezvous => state.complete = true,
+            Way::Constructor => state.started = true,
+            Way::Rendezvous => self.complete.store(true, Ordering::Relaxed),
             Way::InitCall => {}
         }
     }
@@ -247,6 +268,10 @@ impl Watch {
         let known = self.state(token).known.iter();
         let known = known.flatten().any(|known| known.place == seen.place);
         if known && !(unmapped && hooks.is_stale(seen.place, |a, n| seen.covers(a, n), token)) {
+            return;
+        }
+        let full = self.state(token).known.iter().all(Option::is_some);
+        if full && !known {
             return;
         }
         let mut report = Report {
@@ -301,7 +326,7 @@ impl Watch {
             (Way::InitCall, Origin::Start) if !state.started => true,
             (Way::Constructor, Origin::Start) => true,
             (Way::InitCall, _) => tells(),
-            (Way::Rendezvous, _) => state.complete || !seen.base || tells(),
+            (Way::Rendezvous, _) => self.complete.load(Ordering::Relaxed) || !seen.base || tells(),
         }
     }
 }

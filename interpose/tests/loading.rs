@@ -124,6 +124,20 @@ fn with_the_program() {
 }
 
 #[test]
+fn with_a_program_that_has_its_own_init_call() {
+    let lab = Lab::new();
+    // -pg: the program's __gmon_start__ comes before ours where a library
+    // that it is linked with needs one.
+    let one = lab.target("libtarget.so.1", 1, &[]);
+    let two = lab.target("two/libtarget.so.1", 2, &[]);
+    lab.program("counted", &["-pg", "-DLINKED", &one, "-Wl,-rpath,$ORIGIN"]);
+    lab.compare_as("counted", &["linked"], &[])
+        .expect(1, 1 + USE);
+    lab.compare_as("counted", &["open", &two], &[])
+        .expect(2, USE);
+}
+
+#[test]
 fn unloaded_and_loaded_again() {
     let lab = Lab::new();
     let one = lab.target("libtarget.so.1", 1, &[]);

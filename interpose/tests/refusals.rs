@@ -48,6 +48,7 @@ fn code_that_may_not_be_written() {
         ("mdwe", "PR_SET_MDWE"),
         ("deny", "seccomp filter: mprotect refused"),
         ("kill", "seccomp filter: the trial was killed by signal 31"),
+        ("map", "seccomp filter: the trial was killed by signal 31"),
     ] {
         let log = lab.compare(&[mode, &target]);
         assert_eq!(log.reports.len(), 1, "{mode}: {log:?}");

@@ -20,6 +20,12 @@ pub(crate) fn real_dlmopen() -> *const () {
     real
 }
 
+/// The `__gmon_start__` that libraries loaded by name from now on will call.
+pub(super) fn bound_init_call() -> usize {
+    // SAFETY: a look-up by name in the program's global scope.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__gmon_start__".as_ptr()).addr() }
+}
+
 /// Fails as a `dlmopen` that found nothing.
 extern "C" fn no_dlmopen() -> *const () {
     std::ptr::null()

@@ -128,18 +128,34 @@ pub(super) fn origin() -> Origin {
     let mut loader_passed = loader.is_none();
     let mut result = Origin::Late;
     each(|info| {
-        let base = info.dlpi_addr as usize;
-        loader_passed |= Some(base) == loader;
-        let ours = headers_of(info).iter().any(|h| {
-            let start = base.wrapping_add(h.p_vaddr as usize);
-            h.p_type == libc::PT_LOAD && (start..start + h.p_memsz as usize).contains(&here)
-        });
+        loader_passed |= Some(info.dlpi_addr as usize) == loader;
+        let ours = contains(info, here);
         if ours && !loader_passed {
             result = Origin::Start;
         }
         !ours
     });
     result
+}
+
+/// Whether an address is in the library that this code is in.
+pub(super) fn is_ours(address: usize) -> bool {
+    let here = is_ours as *const () as usize;
+    let mut result = false;
+    each(|info| {
+        let ours = contains(info, here);
+        result |= ours && contains(info, address);
+        !ours
+    });
+    result
+}
+
+fn contains(info: &libc::dl_phdr_info, address: usize) -> bool {
+    headers_of(info).iter().any(|header| {
+        let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        let size = header.p_memsz as usize;
+        header.p_type == libc::PT_LOAD && address.wrapping_sub(start) < size
+    })
 }
 
 /// Calls `visit` for every library until it says false.

@@ -5,6 +5,7 @@
 //! relocated. We write one jump over that function. It is never taken back.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::objects::{self, Objects, Scope, Seen};
@@ -144,38 +145,52 @@ extern "C" fn on_rendezvous() {
     }
 }
 
+static FAILURE: OnceLock<String> = OnceLock::new();
+
+/// Why the rendezvous is not ours, if it was wanted.
+pub(super) fn failure() -> Option<String> {
+    FAILURE.get().cloned()
+}
+
 /// Sends calls of `r_brk` to us, if that can be done safely. Once a process.
 pub(super) fn arm() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if !DONE.swap(true, Ordering::Relaxed) {
-        // SAFETY: set by the loader before any code of ours runs.
-        if let Some(brk) = debug().map(|debug| unsafe { (*debug).brk }) {
-            arm_at(brk);
-        }
+    if DONE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: set by the loader before any code of ours runs.
+    let brk = debug().map(|debug| unsafe { (*debug).brk });
+    let result = brk
+        .filter(|&brk| brk != 0)
+        .ok_or_else(|| "the loader has no rendezvous".to_owned())
+        .and_then(arm_at);
+    if let Err(why) = result {
+        // Nobody else gets here.
+        let _ = FAILURE.set(why);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn arm_at(brk: usize) {
+fn arm_at(brk: usize) -> Result<(), String> {
     let handler = on_rendezvous as *const () as usize;
-    if !brk.is_multiple_of(16) {
-        return;
+    if !brk.is_multiple_of(16) || !std::arch::is_x86_feature_detected!("cmpxchg16b") {
+        return Err("the loader's rendezvous cannot be changed at once".to_owned());
     }
     // SAFETY: code of ld.so, always mapped; the function is aligned to 16.
     let old: [u8; 16] = unsafe { (brk as *const [u8; 16]).read() };
-    if let Some(new) = patched(old, brk, handler)
-        && crate::permit::check(brk).is_ok()
-    {
-        // SAFETY: `patched` found nothing but a return and padding there.
-        unsafe { write(brk, old, new) };
-    }
+    let new = patched(old, brk, handler)
+        .ok_or("the loader's rendezvous is in use by a debugger, or too far away")?;
+    crate::permit::check(brk)?;
+    // SAFETY: `patched` found nothing but a return and padding there.
+    unsafe { write(brk, old, new) }
 }
 
-/// Without a tested way to change running code elsewhere: libraries of other
-/// namespaces are not seen.
+/// Without a tested way to change running code elsewhere, other namespaces are
+/// not seen.
 #[cfg(not(target_arch = "x86_64"))]
-fn arm_at(_brk: usize) {
+fn arm_at(_brk: usize) -> Result<(), String> {
     let _ = on_rendezvous;
+    Err("the loader's rendezvous is used on x86-64 only".to_owned())
 }
 
 /// The first 16 bytes of `r_brk` with its `ret` replaced by a jump; `None` if
@@ -218,19 +233,23 @@ fn is_padding(bytes: &[u8], need: usize) -> bool {
 /// `at` is 16-byte aligned code that `permit` allows to change, and any mix of
 /// old and new instructions is harmless.
 #[cfg(target_arch = "x86_64")]
-unsafe fn write(at: usize, old: [u8; 16], new: [u8; 16]) {
-    let page = (at & !4095) as *mut libc::c_void;
+unsafe fn write(at: usize, old: [u8; 16], new: [u8; 16]) -> Result<(), String> {
+    let size = crate::maps::page_size();
+    let page = (at & !(size - 1)) as *mut libc::c_void;
     let rx = libc::PROT_READ | libc::PROT_EXEC;
-    // Executable all the time, for the threads that run in this page now.
-    // SAFETY: a page of ld.so's code; its protection is put back.
+    // SAFETY: a page of ld.so's code, executable all the time for the threads
+    // that run in it now; its protection is put back.
     unsafe {
-        if libc::mprotect(page, 4096, rx | libc::PROT_WRITE) == 0 {
-            if std::arch::is_x86_feature_detected!("cmpxchg16b") {
-                exchange(at, u128::from_le_bytes(old), u128::from_le_bytes(new));
-            }
-            libc::mprotect(page, 4096, rx);
+        if libc::mprotect(page, size, rx | libc::PROT_WRITE) != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(format!(
+                "the loader's rendezvous cannot be changed: {error}"
+            ));
         }
+        exchange(at, u128::from_le_bytes(old), u128::from_le_bytes(new));
+        libc::mprotect(page, size, rx);
     }
+    Ok(())
 }
 
 /// Writes `new` to `at` if `old` is there. In assembly, since the standard

@@ -92,12 +92,12 @@ static void *race(void *argument)
     return (void *)wrong;
 }
 
-static void filter(int action)
+static void filter(int call, int action)
 {
-    /* `action` for an mprotect that asks for both writable and executable. */
+    /* `action` for a call that asks for both writable and executable. */
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mprotect, 0, 3),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, action),
@@ -210,10 +210,10 @@ int main(int argc, char **argv)
         printf("mdwe %d\n", prctl(65, 1, 0, 0, 0));
         use(need(dlopen(path, RTLD_NOW), path));
         use(need(dlmopen(LM_ID_NEWLM, path, RTLD_NOW), path));
-    } else if (!strcmp(mode, "allow") || !strcmp(mode, "deny") || !strcmp(mode, "kill")) {
-        filter(*mode == 'a'   ? (int)SECCOMP_RET_ALLOW
-               : *mode == 'd' ? (int)(SECCOMP_RET_ERRNO | EPERM)
-                              : (int)SECCOMP_RET_KILL_PROCESS);
+    } else if (!strcmp(mode, "allow") || !strcmp(mode, "deny") || !strcmp(mode, "kill") || !strcmp(mode, "map")) {
+        filter(*mode == 'm' ? SYS_mmap : SYS_mprotect, *mode == 'a'   ? (int)SECCOMP_RET_ALLOW
+                                                       : *mode == 'd' ? (int)(SECCOMP_RET_ERRNO | EPERM)
+                                                                      : (int)SECCOMP_RET_KILL_PROCESS);
         use(need(dlopen(path, RTLD_NOW), path));
         use(need(dlmopen(LM_ID_NEWLM, path, RTLD_NOW), path));
         printf("children %d\n", waitpid(-1, NULL, __WALL));
