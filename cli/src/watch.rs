@@ -157,12 +157,24 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
             .iter()
             .any(|p| p == probe::KERNEL_EXECUTED.name);
     let mut session = start(&options.scope, probes, kernel_executed_too, sink)?;
-    pump(&mut session, options.scope.seconds, |_| {
+    let mut ledger = Ledger::default();
+    ledger.begin(&session);
+    let mut next = Instant::now() + SCAN_EVERY;
+    pump(&mut session, options.scope.seconds, |session| {
+        if Instant::now() >= next {
+            next = Instant::now() + SCAN_EVERY;
+            ledger.refresh(session);
+        }
         tracer.borrow_mut().flush()
     })?;
+    ledger.refresh(&session);
     finish(&mut session)?;
+    ledger.refresh(&session);
     tracer.borrow_mut().flush();
     eprintln!("{}", tracer.borrow().summary(&session));
+    for line in coverage_lines(&accounts.borrow(), &ledger) {
+        eprintln!("{line}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

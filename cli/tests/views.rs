@@ -1,0 +1,377 @@
+//! `parcagpu run`, `top` and `status`, and parcagpu.bt, against the fixture.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{App, PARCAGPU, View, bpf_or_skip, fixture, own_copy, parcagpu};
+use serde_json::Value;
+
+fn lib() -> &'static str {
+    fixture().lib.to_str().unwrap()
+}
+
+/// Runs the app under `parcagpu run`.
+fn run(options: &[&str], commands: &[&str]) -> Output {
+    let app = fixture().app.to_str().unwrap();
+    let mut args = vec!["run", "--lib", lib()];
+    args.extend(options);
+    args.extend(["--", app, "preloaded"]);
+    args.extend(commands);
+    parcagpu(&args)
+}
+
+fn stderr(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+#[test]
+fn run_shows_every_launch_and_leaves_the_output_alone() {
+    let Some(_turn) = bpf_or_skip("run_shows_every_launch_and_leaves_the_output_alone") else {
+        return;
+    };
+    let commands = [
+        "launch 1000 2000 _Z9vectorAddPKfS0_Pfi",
+        "launch 10 100000 slow",
+        "notime 3",
+        "echo 5",
+    ];
+    let out = run(&[], &commands);
+    let err = stderr(&out);
+    assert!(out.status.success(), "{err}");
+    assert_eq!(out.stdout, b"echo 5\n");
+    assert!(err.contains("all 1,010 launches"), "{err}");
+    assert!(
+        err.contains("1,013 kernel records; 3 without time"),
+        "{err}"
+    );
+    let rows: Vec<Vec<&str>> = err
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .filter(|w: &Vec<&str>| w.len() > 8 && w[1] == "%")
+        .collect();
+    assert_eq!(
+        rows[0][..7],
+        ["66.7", "%", "1,000", "2.00", "ms", "2.00", "us"]
+    );
+    assert_eq!(
+        rows[0][7..].join(" "),
+        "vectorAdd(float const*, float const*, float*, int)"
+    );
+    assert_eq!(
+        rows[1][..8],
+        ["33.3", "%", "10", "1.00", "ms", "100.00", "us", "slow"]
+    );
+    assert_eq!(
+        rows[2][2..],
+        ["3", "no", "time", "no", "time", "no_time_kernel"]
+    );
+}
+
+#[test]
+fn run_passes_the_exit_status_on() {
+    let Some(_turn) = bpf_or_skip("run_passes_the_exit_status_on") else {
+        return;
+    };
+    for (commands, code) in [
+        (["exit 0"], 0),
+        (["exit 7"], 7),
+        (["kill 9"], 137),
+        (["kill 11"], 139),
+    ] {
+        let out = run(&[], &commands);
+        assert_eq!(
+            out.status.code(),
+            Some(code),
+            "{commands:?}: {}",
+            stderr(&out)
+        );
+    }
+    let missing = parcagpu(&["run", "--lib", lib(), "--", "/nowhere/app"]);
+    assert_eq!(missing.status.code(), Some(127));
+    let no_program = parcagpu(&["run", "--lib", lib(), "--", "/etc/passwd"]);
+    assert_eq!(no_program.status.code(), Some(126));
+}
+
+#[test]
+fn run_says_sample_when_it_is_one_and_tells_what_waits() {
+    let Some(_turn) = bpf_or_skip("run_says_sample_when_it_is_one_and_tells_what_waits") else {
+        return;
+    };
+    let out = run(&["--json"], &["seen 100", "unmatched 2", "launch 10 500 k"]);
+    let json: Value = serde_json::from_slice(&out.stderr).unwrap();
+    let process = &json["processes"][0];
+    assert_eq!(process["launches_told"], 12);
+    assert_eq!(process["launches_seen"], 112);
+    assert_eq!(process["sample"], true);
+    assert_eq!(process["outstanding"], 2);
+    assert_eq!(process["comm"], "app");
+    assert_eq!(process["kernels"][0]["calls"], 10);
+    assert_eq!(process["kernels"][0]["mean_ns"], 500);
+    assert_eq!(json["events_dropped"], 0);
+    let text = stderr(&run(&[], &["seen 100", "launch 10 500 k"]));
+    assert!(
+        text.contains("10 of 110 launches; shares are of the sample"),
+        "{text}"
+    );
+}
+
+#[test]
+fn run_says_why_it_saw_nothing() {
+    let Some(_turn) = bpf_or_skip("run_says_why_it_saw_nothing") else {
+        return;
+    };
+    let idle = stderr(&run(&[], &["sleep 400"]));
+    assert!(
+        idle.contains("nothing seen: the library is dormant: the fixture rests"),
+        "{idle}"
+    );
+    let quick = parcagpu(&["run", "--lib", lib(), "--", "true"]);
+    assert!(quick.status.success());
+    assert!(
+        stderr(&quick).contains("nothing seen"),
+        "{}",
+        stderr(&quick)
+    );
+    let error = stderr(&run(&[], &["metadata"]));
+    assert!(error.contains("cupti: something \"broke\""), "{error}");
+    assert!(error.contains("warning: process"), "{error}");
+}
+
+#[test]
+fn run_sets_rates_keeps_preloads_and_cleans_up() {
+    let Some(_turn) = bpf_or_skip("run_sets_rates_keeps_preloads_and_cleans_up") else {
+        return;
+    };
+    let print = "echo $PARCAGPU_RATE_LIMIT $PARCAGPU_GRAPH_RATE_LIMIT $LD_PRELOAD";
+    let dir = tempfile::tempdir().unwrap();
+    let run = |options: &[&str]| {
+        let mut args = vec!["run", "--lib", lib()];
+        args.extend(options);
+        args.extend(["--", "sh", "-c", print]);
+        let out = Command::new(PARCAGPU)
+            .args(args)
+            .env("TMPDIR", dir.path())
+            .env("LD_PRELOAD", &fixture().lib_without_batch)
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", stderr(&out));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let all = run(&[]);
+    let words: Vec<&str> = all.split_whitespace().collect();
+    assert_eq!(words[..2], ["1000000000", "1000000000"]);
+    let (private, others) = words[2].split_once(':').unwrap();
+    assert!(private.starts_with(dir.path().to_str().unwrap()), "{all}");
+    assert!(private.ends_with("/libfixture.so"), "{all}");
+    assert_eq!(Path::new(others), fixture().lib_without_batch);
+    assert!(run(&["--rate", "50"]).starts_with("50 50 "));
+    assert!(run(&["--rate", "50", "--graph-rate", "2.5"]).starts_with("50 2.5 "));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn run_watches_children_and_no_stranger() {
+    let Some(_turn) = bpf_or_skip("run_watches_children_and_no_stranger") else {
+        return;
+    };
+    let mut stranger = App::start(&fixture().lib);
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let options = [
+        "--trace",
+        "--json",
+        "--output",
+        trace.path().to_str().unwrap(),
+    ];
+    let app = fixture().app.to_str().unwrap();
+    let mut args = vec!["run", "--lib", lib()];
+    args.extend(options);
+    args.extend([
+        "--",
+        app,
+        "preloaded",
+        "fork launch 4 100 child",
+        "launch 3 100 parent",
+        "sleep 1500",
+    ]);
+    let mut running = Command::new(PARCAGPU).args(args).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(stranger.semaphores(), [0, 0, 0, 0]);
+    stranger.obey("launch 5 100 stranger");
+    assert!(running.wait().unwrap().success());
+    let text = fs::read_to_string(trace.path()).unwrap();
+    let count = |name: &str| {
+        let name = format!("\"name\":\"{name}\"");
+        let lines = text
+            .lines()
+            .filter(|l| l.contains("activity_batch") && l.contains(&name));
+        lines.count()
+    };
+    assert_eq!(
+        (count("child"), count("parent"), count("stranger")),
+        (4, 3, 0)
+    );
+}
+
+#[test]
+fn run_leaves_a_library_that_is_still_used() {
+    let Some(_turn) = bpf_or_skip("run_leaves_a_library_that_is_still_used") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let script = "sleep 3 >/dev/null 2>&1 & exit 4";
+    let out = Command::new(PARCAGPU)
+        .args(["run", "--lib", lib(), "--", "sh", "-c", script])
+        .env("TMPDIR", dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(4));
+    assert!(
+        stderr(&out).contains("still run with the library"),
+        "{}",
+        stderr(&out)
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn ctrl_c_goes_to_the_command_and_its_status_comes_back() {
+    let Some(_turn) = bpf_or_skip("ctrl_c_goes_to_the_command_and_its_status_comes_back") else {
+        return;
+    };
+    let script = "trap 'echo trapped; exit 5' INT; echo started; while :; do sleep 0.1; done";
+    let mut running = Command::new(PARCAGPU)
+        .args(["run", "--lib", lib(), "--", "sh", "-c", script])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(running.stdout.take().unwrap()).lines();
+    assert_eq!(out.next().unwrap().unwrap(), "started");
+    // SAFETY: the group is the one just made for the child, which was not waited for.
+    unsafe { libc::kill(-running.id().cast_signed(), libc::SIGINT) };
+    assert_eq!(out.next().unwrap().unwrap(), "trapped");
+    assert_eq!(running.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn top_counts_from_when_it_came() {
+    let Some(_turn) = bpf_or_skip("top_counts_from_when_it_came") else {
+        return;
+    };
+    let (_dir, copy) = own_copy(&fixture().lib);
+    let mut app = App::start(&copy);
+    app.obey("launch 500 100 before");
+    let pid = app.pid();
+    let view = View::start(&["top", "--json", "--pid", &pid.to_string()]);
+    assert_eq!(app.semaphores(), [1, 1, 0, 1]);
+    app.obey("launch 200 100 during");
+    app.obey("seen 800");
+    let (out, _) = view.end();
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let process = &json["processes"][0];
+    assert_eq!(process["pid"], pid);
+    assert_eq!(
+        (&process["launches_told"], &process["launches_seen"]),
+        (&200.into(), &1000.into())
+    );
+    assert_eq!(process["kernels"].as_array().unwrap().len(), 1);
+    app.await_semaphores(&[0, 0, 0, 0]);
+}
+
+#[test]
+fn top_and_the_bpftrace_view_together() {
+    let Some(_turn) = bpf_or_skip("top_and_the_bpftrace_view_together") else {
+        return;
+    };
+    let (_dir, copy) = own_copy(&fixture().lib);
+    let mut app = App::start(&copy);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../parcagpu.bt");
+    let mut bpftrace = Command::new("bpftrace")
+        .arg(script)
+        .arg(&copy)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("bpftrace is not there");
+    app.await_semaphores(&[1, 1, 0, 1]);
+    let out = bpftrace.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        BufReader::new(out)
+            .lines()
+            .map_while(Result::ok)
+            .collect::<Vec<_>>()
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let pid = app.pid();
+    let view = View::start(&["top", "--json", "--pid", &pid.to_string()]);
+    app.obey("all");
+    app.obey("launch 130 100 both");
+    let (top, _) = view.end();
+    // One leaves, the other goes on.
+    app.await_semaphores(&[1, 1, 0, 1]);
+    app.obey("launch 10 100 alone");
+    std::thread::sleep(Duration::from_millis(500));
+    // SAFETY: the child is ours and was not waited for.
+    unsafe { libc::kill(bpftrace.id().cast_signed(), libc::SIGINT) };
+    bpftrace.wait().unwrap();
+    app.await_semaphores(&[0, 0, 0, 0]);
+    let lines = reader.join().unwrap();
+    let told = |probe: &str, text: &str| {
+        let head = format!("{pid} {pid} {probe} ");
+        lines
+            .iter()
+            .filter(|l| l.starts_with(&head) && l.contains(text))
+            .count()
+    };
+    for probe in parcagpu_abi::probe::ALL {
+        if *probe != parcagpu_abi::probe::KERNEL_EXECUTED {
+            assert!(told(probe.name, "") > 0, "{}: {lines:?}", probe.name);
+        }
+    }
+    assert_eq!(told("activity_batch", "ns=100 both"), 130);
+    assert_eq!(told("activity_batch", "ns=100 alone"), 10);
+    assert_eq!(told("error", "cupti: something \"broke\""), 1);
+    let json: Value = serde_json::from_str(&top).unwrap();
+    assert_eq!(json["processes"][0]["records"], 131);
+}
+
+#[test]
+fn status_prints_the_block_and_who_listens() {
+    let Some(_turn) = bpf_or_skip("status_prints_the_block_and_who_listens") else {
+        return;
+    };
+    let (_dir, copy) = own_copy(&fixture().lib);
+    let mut app = App::start(&copy);
+    app.obey("launch 1500 100 k");
+    let pid = app.pid().to_string();
+    let read = || {
+        let out = parcagpu(&["status", "--json", "--pid", &pid]);
+        assert!(out.status.success(), "{}", stderr(&out));
+        let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+        json[0].clone()
+    };
+    let quiet = read();
+    assert_eq!(
+        (&quiet["state"], &quiet["reason"]),
+        (&"dormant".into(), &"the fixture rests".into())
+    );
+    assert_eq!(quiet["counters"]["eager_launches_seen"], 1500);
+    assert_eq!(quiet["semaphores"], serde_json::json!({}));
+    let view = View::start(&["top", "--pid", &pid]);
+    let heard = read();
+    assert_eq!(heard["semaphores"]["activity_batch"], 1);
+    assert_eq!(heard["semaphores"].get("cubin_loaded"), None);
+    view.end();
+    let text = parcagpu(&["status", "--pid", &pid]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("dormant") && text.contains("1,500"), "{text}");
+    fs::remove_file(&copy).unwrap();
+    assert_eq!(read()["library_deleted"], true);
+    drop(app);
+    assert_eq!(parcagpu(&["status", "--pid", &pid]).status.code(), Some(2));
+}
