@@ -457,6 +457,7 @@ static void threads(int per_thread)
 {
     uint8_t value = (uint8_t)per_thread;
     size_t size = sizeof value;
+    quiet_buffers = per_thread;
     start_cuda();
     load_module();
     warm_up();
@@ -473,6 +474,7 @@ static void threads(int per_thread)
     printf("buffers requested by three threads: %d\n", buffers_requested());
     settle();
     printf("outstanding %d\n", buffers_outstanding());
+    quiet_buffers = false;
 }
 
 static void threads_one_buffer(void) { threads(0); }
@@ -523,11 +525,13 @@ static void modules(void)
 
 static void injection(void)
 {
+    unsigned result = 0;
     for (int i = 0; i < 2; i++) {
         printf("> cuInit\n");
-        unsigned result = cu.cuInit(0);
+        result = cu.cuInit(0);
         printf("< %u\n", result);
     }
+    if (result) return; /* spoiled by what the injected library did */
     QUIET(cu.cuDeviceGet(&device, 0));
     CALL(cu.cuDevicePrimaryCtxRetain(&context, device));
     use_context();

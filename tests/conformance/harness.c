@@ -2,7 +2,6 @@
 #include "harness.h"
 #include <dlfcn.h>
 #include <glob.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -93,14 +92,12 @@ void load_libraries(const char *libcuda, const char *libcupti)
 
 /* ---- callbacks ---- */
 
-static pthread_t step_thread;
 static uint32_t first_id;
 static const void *expected_function;
 static CUstream expected_stream;
 
 void expect(const void *function, CUstream stream)
 {
-    step_thread = pthread_self();
     expected_function = function;
     expected_stream = stream;
 }
@@ -203,6 +200,7 @@ void on_callback(void *user, int domain, uint32_t cbid, const void *data)
 enum { BUFFER_SIZE = 256 * 1024, MAX_RECORDS = 512 };
 static atomic_int requested, returned, told_requested, told_returned;
 static Kernel5 records[MAX_RECORDS];
+bool quiet_buffers;
 static atomic_int record_count;
 
 int buffers_requested(void) { return requested; }
@@ -211,7 +209,7 @@ int buffers_outstanding(void) { return requested - returned; }
 void tell_buffers(void)
 {
     int r = requested, d = returned;
-    if (r != told_requested || d != told_returned)
+    if (!quiet_buffers && (r != told_requested || d != told_returned))
         printf(" buffers: %d requested, %d returned, %d outstanding", r - told_requested, d - told_returned, r - d);
     told_requested = r;
     told_returned = d;
@@ -224,7 +222,7 @@ void on_request(uint8_t **buffer, size_t *size, size_t *max_records)
     *size = *buffer ? BUFFER_SIZE : 0;
     *max_records = 0;
     requested++;
-    if (pthread_equal(pthread_self(), step_thread)) printf("  buffer requested\n");
+    if (!quiet_buffers) printf("  buffer requested\n");
 }
 
 static void complete(const char *who, CUcontext ctx, uint32_t stream, uint8_t *buffer, size_t valid)
@@ -246,8 +244,9 @@ static void complete(const char *who, CUcontext ctx, uint32_t stream, uint8_t *b
         if (slot < MAX_RECORDS) memcpy(&records[slot], record, sizeof *records);
     }
     if (count == 1) step = valid;
-    printf("  buffer returned%s: %zu records, steps of %zu%s, validSize %s, then %u; context=%s stream=%u\n", who, count, step,
-           even ? "" : " (uneven)", valid == count * step ? "exact" : "differs", result, ctx ? "set" : "null", stream);
+    if (!quiet_buffers)
+        printf("  buffer returned%s: %zu records, steps of %zu%s, validSize %s, then %u; context=%s stream=%u\n", who, count, step,
+                   even ? "" : " (uneven)", valid == count * step ? "exact" : "differs", result, ctx ? "set" : "null", stream);
     free(buffer);
     returned++;
 }
@@ -329,7 +328,6 @@ void load_module(void)
 
 void start_cuda(void)
 {
-    step_thread = pthread_self();
     QUIET(cu.cuInit(0));
     QUIET(cu.cuDeviceGet(&device, 0));
     QUIET(cu.cuDevicePrimaryCtxRetain(&context, device));

@@ -15,6 +15,9 @@ extern CUmodule module;
 extern CUfunction f_short, f_other, f_spin;
 extern CUpti_SubscriberHandle subscriber;
 
+/* Set where buffers come and go on CUPTI's own threads: their order is then nobody's promise. */
+extern bool quiet_buffers;
+
 /* Called inside every API callback, after its line was printed. */
 extern void (*in_callback)(int site, uint32_t cbid, const CallbackData *data);
 
