@@ -44,8 +44,10 @@ const NULL_STREAM_ID: u32 = 7;
 const FIRST_STREAM_ID: u32 = 13;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
-/// Primary contexts with their reference counts, by device.
-static PRIMARY: Mutex<Vec<(Option<&'static Object<Context>>, u32)>> = Mutex::new(Vec::new());
+/// A device's primary context and how often it is retained.
+type Primary = (Option<&'static Object<Context>>, u32);
+/// By device.
+static PRIMARY: Mutex<Vec<Primary>> = Mutex::new(Vec::new());
 
 const DEPTH: usize = 32;
 thread_local! {
@@ -91,15 +93,25 @@ impl Context {
             next_stream: AtomicU32::new(FIRST_STREAM_ID),
         });
         context.null_stream.adopt(context);
-        export::resource(export::CONTEXT_CREATED, context.handle().cast(), std::ptr::null_mut(), std::ptr::null());
+        export::resource(
+            export::CONTEXT_CREATED,
+            context.handle().cast(),
+            std::ptr::null_mut(),
+            std::ptr::null(),
+        );
         context
     }
 
     /// Makes a stream of it and tells CUPTI.
     pub fn new_stream(this: &'static Object<Context>) -> &'static Object<Stream> {
-        let stream = Object::publish(Stream::new(this.next_stream.fetch_add(1, Ordering::Relaxed)));
+        let stream = Object::publish(Stream::new(
+            this.next_stream.fetch_add(1, Ordering::Relaxed),
+        ));
         stream.adopt(this);
-        this.streams.lock().expect("nobody panics holding it").push(stream);
+        this.streams
+            .lock()
+            .expect("nobody panics holding it")
+            .push(stream);
         export::resource(
             export::STREAM_CREATED,
             this.handle().cast(),
@@ -117,7 +129,12 @@ impl Context {
             std::ptr::null(),
         );
         timeline::sleep_until(this.ready());
-        for stream in this.streams.lock().expect("nobody panics holding it").drain(..) {
+        for stream in this
+            .streams
+            .lock()
+            .expect("nobody panics holding it")
+            .drain(..)
+        {
             stream.retire();
         }
         crate::module::unload_all(this.id);
@@ -125,19 +142,31 @@ impl Context {
     }
 
     fn all_streams(&self) -> Vec<&'static Object<Stream>> {
-        let mut streams = self.streams.lock().expect("nobody panics holding it").clone();
+        let mut streams = self
+            .streams
+            .lock()
+            .expect("nobody panics holding it")
+            .clone();
         streams.push(self.null_stream);
         streams
     }
 
     /// When all its work is done.
     pub fn ready(&self) -> u64 {
-        self.all_streams().iter().map(|stream| stream.line.ready()).max().unwrap_or(0)
+        self.all_streams()
+            .iter()
+            .map(|stream| stream.line.ready())
+            .max()
+            .unwrap_or(0)
     }
 }
 
 fn device(ordinal: i32) -> Outcome {
-    if (0..settings::get().devices).contains(&ordinal) { Ok(()) } else { Err(INVALID_DEVICE) }
+    if (0..settings::get().devices).contains(&ordinal) {
+        Ok(())
+    } else {
+        Err(INVALID_DEVICE)
+    }
 }
 
 /// Stores through a caller's out-pointer, refusing null.
@@ -182,15 +211,23 @@ fn destroy(handle: ContextHandle) -> Outcome {
 }
 
 fn synchronize(context: &'static Object<Context>) -> Outcome {
-    if context.all_streams().iter().any(|stream| stream.spoil_capture()) {
+    if context
+        .all_streams()
+        .iter()
+        .any(|stream| stream.spoil_capture())
+    {
         return Err(CAPTURE_UNSUPPORTED);
     }
     timeline::sleep_until(context.ready());
-    export::synchronized(export::CONTEXT_SYNCHRONIZED, context.handle().cast(), std::ptr::null_mut());
+    export::synchronized(
+        export::CONTEXT_SYNCHRONIZED,
+        context.handle().cast(),
+        std::ptr::null_mut(),
+    );
     Ok(())
 }
 
-fn primary<R>(ordinal: i32, act: impl FnOnce(&mut (Option<&'static Object<Context>>, u32)) -> R) -> Result<R, Error> {
+fn primary<R>(ordinal: i32, act: impl FnOnce(&mut Primary) -> R) -> Result<R, Error> {
     device(ordinal)?;
     let mut primary = PRIMARY.lock().expect("nobody panics holding it");
     if primary.len() <= ordinal as usize {
@@ -239,18 +276,18 @@ fn release(ordinal: i32) -> Outcome {
 
 fn attribute(which: i32) -> i32 {
     match which {
-        1 => 1024,                  // max threads per block
-        2 | 3 => 1024,              // max block dim x, y
-        4 => 64,                    // max block dim z
-        5 => i32::MAX,              // max grid dim x
-        6 | 7 => 65535,             // max grid dim y, z
-        8 => 49152,                 // max shared memory per block
-        10 => 32,                   // warp size
-        13 => 1_980_000,            // clock, kHz
-        16 => 132,                  // multiprocessors
-        39 => 2048,                 // threads per multiprocessor
-        75 => 9,                    // compute capability, major
-        76 => 0,                    // minor
+        1 => 1024,       // max threads per block
+        2 | 3 => 1024,   // max block dim x, y
+        4 => 64,         // max block dim z
+        5 => i32::MAX,   // max grid dim x
+        6 | 7 => 65535,  // max grid dim y, z
+        8 => 49152,      // max shared memory per block
+        10 => 32,        // warp size
+        13 => 1_980_000, // clock, kHz
+        16 => 132,       // multiprocessors
+        39 => 2048,      // threads per multiprocessor
+        75 => 9,         // compute capability, major
+        76 => 0,         // minor
         _ => 1,
     }
 }
@@ -352,10 +389,19 @@ pub unsafe extern "C" fn info(handle: *mut c_void, id: *mut u32, device: *mut u3
 }
 
 /// For CUPTI: id of a stream of a context (null: the current one).
-pub unsafe extern "C" fn stream_id(context: *mut c_void, stream: *mut c_void, per_thread: i32, id: *mut u32) -> i32 {
+pub unsafe extern "C" fn stream_id(
+    context: *mut c_void,
+    stream: *mut c_void,
+    per_thread: i32,
+    id: *mut u32,
+) -> i32 {
     // SAFETY: as in `info`.
     unsafe {
-        let context = if context.is_null() { required() } else { Object::<Context>::get(context.cast()) };
+        let context = if context.is_null() {
+            required()
+        } else {
+            Object::<Context>::get(context.cast())
+        };
         let stream = context.and_then(|context| {
             let stream: StreamHandle = stream.cast();
             crate::stream::resolve(context, stream, per_thread != 0)

@@ -20,13 +20,22 @@ pub fn assemble(source: &[u8], kernels: &[KernelInfo]) -> Vec<u8> {
     // Sections: null, names, symbols, then one of code per kernel.
     let names_name = name(&[b".shstrtab"]);
     let symbols_name = name(&[b".symtab"]);
-    let code_names: Vec<u32> = kernels.iter().map(|kernel| name(&[b".text.", &kernel.name])).collect();
+    let code_names: Vec<u32> = kernels
+        .iter()
+        .map(|kernel| name(&[b".text.", &kernel.name]))
+        .collect();
 
     let mut file = header(kernels.len() as u16 + 3);
     let mut sections = vec![Section::default()];
     let names_at = file.len();
     file.extend(&names);
-    sections.push(Section { name: names_name, kind: 3, offset: names_at, size: names.len(), ..Section::default() });
+    sections.push(Section {
+        name: names_name,
+        kind: 3,
+        offset: names_at,
+        size: names.len(),
+        ..Section::default()
+    });
     align(&mut file);
     let symbols_at = file.len();
     file.resize(symbols_at + 24, 0);
@@ -38,7 +47,15 @@ pub fn assemble(source: &[u8], kernels: &[KernelInfo]) -> Vec<u8> {
         file.extend(((INSTRUCTIONS * INSTRUCTION_BYTES) as u64).to_le_bytes());
     }
     let size = file.len() - symbols_at;
-    sections.push(Section { name: symbols_name, kind: 2, offset: symbols_at, size, link: 1, info: 1, entry: 24 });
+    sections.push(Section {
+        name: symbols_name,
+        kind: 2,
+        offset: symbols_at,
+        size,
+        link: 1,
+        info: 1,
+        entry: 24,
+    });
     let mut state = seed(source);
     for at in code_names {
         align(&mut file);
@@ -49,7 +66,13 @@ pub fn assemble(source: &[u8], kernels: &[KernelInfo]) -> Vec<u8> {
             state ^= state << 17;
             file.extend(state.to_le_bytes());
         }
-        sections.push(Section { name: at, kind: 1, offset, size: file.len() - offset, ..Section::default() });
+        sections.push(Section {
+            name: at,
+            kind: 1,
+            offset,
+            size: file.len() - offset,
+            ..Section::default()
+        });
     }
     align(&mut file);
     let table = file.len() as u64;
@@ -105,5 +128,7 @@ fn align(file: &mut Vec<u8>) {
 
 /// FNV-1a, never 0.
 fn seed(source: &[u8]) -> u64 {
-    source.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)) | 1
+    source.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    }) | 1
 }

@@ -12,6 +12,9 @@ use crate::error::{Error, NOT_INITIALIZED, Outcome, STUB_LIBRARY};
 use crate::link::{API_CBIDS, ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME};
 use crate::{context, export, faults, init, log, settings};
 
+/// Callback id of `cuGetExportTable`, which knows no table but CUPTI's.
+const EXPORT_TABLE: u32 = 135;
+
 /// Compared by every entry with the number the real driver uses; nothing ever depends on it.
 pub static ENTRY_STATE: AtomicI32 = AtomicI32::new(0);
 
@@ -95,11 +98,15 @@ macro_rules! driver_api {
 
 thread_local! {
     /// The runtime call that this thread is in: its correlation id is also that of the driver calls inside.
-    static OUTER: Cell<u32> = const { Cell::new(0) };
+    static OUTER: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 fn callbacks(domain: u32, cbid: u32) -> &'static AtomicU8 {
-    let table = if domain == DOMAIN_DRIVER { &export::LINK.driver_callbacks } else { &export::LINK.runtime_callbacks };
+    let table = if domain == DOMAIN_DRIVER {
+        &export::LINK.driver_callbacks
+    } else {
+        &export::LINK.runtime_callbacks
+    };
     &table[cbid as usize % API_CBIDS]
 }
 
@@ -117,12 +124,19 @@ pub fn run(
         NOT_INITIALIZED.0
     } else {
         let scripted = name_of(function).and_then(faults::check);
-        with_callbacks(DOMAIN_DRIVER, function, params, symbol, |call| match scripted {
-            Some(0) | None => body(call),
-            Some(code) => Err(Error(code)),
-        })
+        with_callbacks(
+            DOMAIN_DRIVER,
+            function,
+            params,
+            symbol,
+            |call| match scripted {
+                Some(0) | None => body(call),
+                Some(code) => Err(Error(code)),
+            },
+        )
     };
-    if log::on() {
+    // CUPTI's own look for its driver is no call of the program's.
+    if log::on() && !(function.cbid == EXPORT_TABLE && result == 0) {
         let mut line = format!("{} tid={}", name_of(function).unwrap_or("?"), log::tid());
         log_arguments(&mut line);
         line.push_str(&format!(" = {result}"));
@@ -143,10 +157,14 @@ pub fn run_runtime(
             // SAFETY: the call is ours and lives here.
             unsafe { (tool.correlate)(call) };
         }
-        let before = OUTER.replace(call.correlation_id);
+        let before = OUTER.replace((call.correlated != 0).then_some(call.correlation_id));
         let result = body();
         OUTER.set(before);
-        if result == 0 { Ok(()) } else { Err(Error(result)) }
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(Error(result))
+        }
     })
 }
 
@@ -169,7 +187,8 @@ fn with_callbacks(
         symbol: std::ptr::null(),
         context: std::ptr::null_mut(),
         context_id: 0,
-        correlation_id: OUTER.get(),
+        correlation_id: OUTER.get().unwrap_or(0),
+        correlated: u32::from(OUTER.get().is_some()),
         correlation_data: 0,
         result: 0,
     };

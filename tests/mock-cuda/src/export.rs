@@ -55,7 +55,11 @@ pub fn tool() -> Option<&'static Tool> {
 
 /// CUPTI's functions while kernel activity is on.
 pub fn activity() -> Option<&'static Tool> {
-    if LINK.kernel_activity.load(Ordering::Acquire) == 0 { None } else { tool() }
+    if LINK.kernel_activity.load(Ordering::Acquire) == 0 {
+        None
+    } else {
+        tool()
+    }
 }
 
 /// Tells CUPTI about a resource, if it wants to know.
@@ -63,7 +67,12 @@ pub fn resource(cbid: u32, context: *mut c_void, handle: *mut c_void, module: *c
     if LINK.resource_callbacks[cbid as usize].load(Ordering::Acquire) != 0
         && let Some(tool) = tool()
     {
-        let resource = Resource { cbid, context, handle, module };
+        let resource = Resource {
+            cbid,
+            context,
+            handle,
+            module,
+        };
         // SAFETY: lives through the call.
         unsafe { (tool.resource)(&raw const resource) };
     }
@@ -89,11 +98,16 @@ extern "C" fn logging() -> i32 {
 
 unsafe extern "C" fn log_line(line: *const u8, size: usize) {
     // SAFETY: CUPTI passes a string of its own.
-    log::append(&String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(line, size) }));
+    log::append(&String::from_utf8_lossy(unsafe {
+        std::slice::from_raw_parts(line, size)
+    }));
 }
 
 unsafe extern "C" fn fault(name: *const u8, size: usize) -> i32 {
     // SAFETY: CUPTI passes a static name.
     let name = unsafe { std::slice::from_raw_parts(name, size) };
-    std::str::from_utf8(name).ok().and_then(faults::check).unwrap_or(i32::MIN)
+    std::str::from_utf8(name)
+        .ok()
+        .and_then(faults::check)
+        .unwrap_or(i32::MIN)
 }

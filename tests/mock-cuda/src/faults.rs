@@ -50,10 +50,18 @@ fn parse(script: &str) -> Vec<Fault> {
 fn parse_one(item: &str) -> Option<Fault> {
     let (name, rest) = item.split_once('=')?;
     let (code, when) = rest.split_once('@').unwrap_or((rest, "1+"));
-    let (number, open) = when.strip_suffix('+').map_or((when, false), |number| (number, true));
+    let (number, open) = when
+        .strip_suffix('+')
+        .map_or((when, false), |number| (number, true));
     let first = number.parse().ok()?;
     let last = if open { u64::MAX } else { first };
-    Some(Fault { name: name.trim().to_owned(), code: code.parse().ok()?, first, last, calls: AtomicU64::new(0) })
+    Some(Fault {
+        name: name.trim().to_owned(),
+        code: code.parse().ok()?,
+        first,
+        last,
+        calls: AtomicU64::new(0),
+    })
 }
 
 #[cfg(test)]
@@ -66,6 +74,8 @@ mod tests {
         assert_eq!(range("a=39"), Some((39, 1, u64::MAX)));
         assert_eq!(range("a=9@3"), Some((9, 3, 3)));
         assert_eq!(range("a=9@3+"), Some((9, 3, u64::MAX)));
-        assert!(parse_one("a").is_none() && parse_one("a=x").is_none() && parse_one("a=1@x").is_none());
+        assert!(
+            parse_one("a").is_none() && parse_one("a=x").is_none() && parse_one("a=1@x").is_none()
+        );
     }
 }

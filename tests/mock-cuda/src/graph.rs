@@ -55,13 +55,18 @@ pub type GraphHandle = *mut Object<Graph>;
 impl Graph {
     /// An empty graph.
     pub fn create() -> &'static Object<Graph> {
-        Object::publish(Graph { nodes: Mutex::new(Vec::new()) })
+        Object::publish(Graph {
+            nodes: Mutex::new(Vec::new()),
+        })
     }
 
     /// Appends a node.
     pub fn add(&self, node: Node) -> &'static Object<Node> {
         let node = Object::publish(node);
-        self.nodes.lock().expect("nobody panics holding it").push(node);
+        self.nodes
+            .lock()
+            .expect("nobody panics holding it")
+            .push(node);
         node
     }
 }
@@ -117,9 +122,22 @@ fn add_node(
     // SAFETY: the caller's struct; the two last members are read for the second version only.
     let (kernel, shape, arguments) = unsafe {
         let func = (*params).func;
-        let kernel = if func.is_null() && second { (*params).kern } else { func };
-        let shape = Shape { grid: (*params).grid, block: (*params).block, shared: (*params).shared, kind: 0 };
-        (kernel, shape, !(*params).parameters.is_null() || !(*params).extra.is_null())
+        let kernel = if func.is_null() && second {
+            (*params).kern
+        } else {
+            func
+        };
+        let shape = Shape {
+            grid: (*params).grid,
+            block: (*params).block,
+            shared: (*params).shared,
+            kind: 0,
+        };
+        (
+            kernel,
+            shape,
+            !(*params).parameters.is_null() || !(*params).extra.is_null(),
+        )
     };
     for index in 0..count {
         // SAFETY: the caller's array of `count` handles of ours.
@@ -139,14 +157,30 @@ fn instantiate(out: *mut ExecHandle, handle: GraphHandle) -> Outcome {
     }
     let graph = graph(handle)?;
     context::required()?;
-    let nodes = graph.nodes.lock().expect("nobody panics holding it").iter().map(|node| ***node).collect();
-    let exec = Object::publish(Exec { id: NEXT_EXEC.fetch_add(1, Ordering::Relaxed), nodes });
-    export::LINK.graphs_instantiated.fetch_add(1, Ordering::Relaxed);
+    let nodes = graph
+        .nodes
+        .lock()
+        .expect("nobody panics holding it")
+        .iter()
+        .map(|node| ***node)
+        .collect();
+    let exec = Object::publish(Exec {
+        id: NEXT_EXEC.fetch_add(1, Ordering::Relaxed),
+        nodes,
+    });
+    export::LINK
+        .graphs_instantiated
+        .fetch_add(1, Ordering::Relaxed);
     // SAFETY: the caller's out-pointer.
     unsafe { give(out, exec.handle()) }
 }
 
-fn graph_launch(call: &mut ApiCall, handle: ExecHandle, stream: StreamHandle, per_thread: bool) -> Outcome {
+fn graph_launch(
+    call: &mut ApiCall,
+    handle: ExecHandle,
+    stream: StreamHandle,
+    per_thread: bool,
+) -> Outcome {
     // SAFETY: handles of the driver's, by contract of the call.
     let (exec, context) = unsafe { (Object::get(handle)?, context::required()?) };
     // SAFETY: as above.
@@ -164,11 +198,16 @@ fn graph_launch(call: &mut ApiCall, handle: ExecHandle, stream: StreamHandle, pe
     }
     let tool = export::activity();
     let mut spans = Vec::new();
-    stream.line.reserve(exec.nodes.iter().map(|node| node.shape.duration(node.kernel)), |start, end| {
-        if tool.is_some() {
-            spans.push((start, end));
-        }
-    });
+    stream.line.reserve(
+        exec.nodes
+            .iter()
+            .map(|node| node.shape.duration(node.kernel)),
+        |start, end| {
+            if tool.is_some() {
+                spans.push((start, end));
+            }
+        },
+    );
     if let Some(tool) = tool {
         let runs: Vec<_> = exec
             .nodes
@@ -177,7 +216,14 @@ fn graph_launch(call: &mut ApiCall, handle: ExecHandle, stream: StreamHandle, pe
             .enumerate()
             .map(|(index, (node, span))| {
                 let node_id = u64::from(exec.id) << 32 | index as u64;
-                launch::run_of(node.kernel, node.shape, span, context, stream, (exec.id, node_id))
+                launch::run_of(
+                    node.kernel,
+                    node.shape,
+                    span,
+                    context,
+                    stream,
+                    (exec.id, node_id),
+                )
             })
             .collect();
         // SAFETY: all of it lives through the call.
@@ -197,7 +243,10 @@ fn get_nodes(handle: GraphHandle, nodes: *mut NodeHandle, count: *mut usize) -> 
         if !nodes.is_null() {
             let room = *count;
             for index in 0..room {
-                nodes.add(index).write(all.get(index).map_or(std::ptr::null_mut(), |node| node.handle()));
+                nodes.add(index).write(
+                    all.get(index)
+                        .map_or(std::ptr::null_mut(), |node| node.handle()),
+                );
             }
             count.write(room.min(all.len()));
         } else {

@@ -34,7 +34,10 @@ impl<T> Deref for Object<T> {
 impl<T: Kind> Object<T> {
     /// Makes an object that lives as long as the process.
     pub fn publish(body: T) -> &'static Object<T> {
-        Box::leak(Box::new(Object { magic: AtomicU32::new(T::MAGIC), body }))
+        Box::leak(Box::new(Object {
+            magic: AtomicU32::new(T::MAGIC),
+            body,
+        }))
     }
 
     /// The object behind a handle.
@@ -48,7 +51,11 @@ impl<T: Kind> Object<T> {
         }
         // SAFETY: the caller's promise; objects are leaked, so any handle ever returned is readable.
         let object = unsafe { &*handle };
-        if object.magic.load(Ordering::Acquire) == T::MAGIC { Ok(object) } else { Err(T::STALE) }
+        if object.magic.load(Ordering::Acquire) == T::MAGIC {
+            Ok(object)
+        } else {
+            Err(T::STALE)
+        }
     }
 
     /// Refuses the handle from now on; false when that was so already.

@@ -52,7 +52,11 @@ pub unsafe fn read(image: *const c_void) -> Result<Image, Error> {
             Some(FATBIN) => from_fatbin(start),
             Some(FATBIN_WRAPPER) => {
                 let data = start.cast::<*const u8>().add(1).read_unaligned();
-                if data.is_null() || magic(data) != Some(FATBIN) { Err(INVALID_IMAGE) } else { from_fatbin(data) }
+                if data.is_null() || magic(data) != Some(FATBIN) {
+                    Err(INVALID_IMAGE)
+                } else {
+                    from_fatbin(data)
+                }
             }
             _ => from_ptx(CStr::from_ptr(start.cast()).to_bytes()),
         }
@@ -72,15 +76,21 @@ unsafe fn magic(start: *const u8) -> Option<[u8; 4]> {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?)))
+    Some(u64::from(u16::from_le_bytes(
+        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
+    )))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?)))
+    Some(u64::from(u32::from_le_bytes(
+        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    )))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+    Some(u64::from_le_bytes(
+        bytes.get(at..at.checked_add(8)?)?.try_into().ok()?,
+    ))
 }
 
 /// Size of an ELF file by its headers.
@@ -89,7 +99,10 @@ unsafe fn elf_size(start: *const u8) -> Result<usize, Error> {
     unsafe {
         let header = std::slice::from_raw_parts(start, 64);
         let (table, count) = section_table(header).ok_or(INVALID_IMAGE)?;
-        let end = table.checked_add(count * 64).filter(|end| *end < 1 << 32).ok_or(INVALID_IMAGE)?;
+        let end = table
+            .checked_add(count * 64)
+            .filter(|end| *end < 1 << 32)
+            .ok_or(INVALID_IMAGE)?;
         let headers = std::slice::from_raw_parts(start.add(table), count * 64);
         let mut size = end;
         for section in headers.chunks_exact(64) {
@@ -97,7 +110,9 @@ unsafe fn elf_size(start: *const u8) -> Result<usize, Error> {
                 continue; // SHT_NOBITS takes no room in the file
             }
             let (offset, length) = (u64_at(section, 24), u64_at(section, 32));
-            let end = offset.zip(length).and_then(|(offset, length)| offset.checked_add(length));
+            let end = offset
+                .zip(length)
+                .and_then(|(offset, length)| offset.checked_add(length));
             size = size.max(end.filter(|end| *end < 1 << 32).ok_or(INVALID_IMAGE)? as usize);
         }
         Ok(size)
@@ -106,7 +121,9 @@ unsafe fn elf_size(start: *const u8) -> Result<usize, Error> {
 
 /// Offset and number of section headers of a 64-bit CUDA ELF file.
 fn section_table(header: &[u8]) -> Option<(usize, usize)> {
-    let right = header.get(4) == Some(&2) && u16_at(header, 18)? == u64::from(EM_CUDA) && u16_at(header, 58)? == 64;
+    let right = header.get(4) == Some(&2)
+        && u16_at(header, 18)? == u64::from(EM_CUDA)
+        && u16_at(header, 58)? == 64;
     let (table, count) = (u64_at(header, 40)?, u16_at(header, 60)?);
     (right && table < 1 << 32).then_some((table as usize, count as usize))
 }
@@ -127,7 +144,10 @@ fn elf_kernels(file: &[u8]) -> Option<Vec<KernelInfo>> {
         let name = names.get(u32_at(section(index)?, 0)? as usize..)?;
         let name = name.split(|byte| *byte == 0).next()?;
         if let Some(name) = name.strip_prefix(b".text.") {
-            kernels.push(KernelInfo { name: name.to_vec(), parameters: 0 });
+            kernels.push(KernelInfo {
+                name: name.to_vec(),
+                parameters: 0,
+            });
         }
     }
     Some(kernels)
@@ -138,12 +158,19 @@ unsafe fn from_fatbin(start: *const u8) -> Result<Image, Error> {
     // SAFETY: the header is 16 bytes and states how many follow.
     let file = unsafe {
         let header = std::slice::from_raw_parts(start, 16);
-        let size = u16_at(header, 6).zip(u64_at(header, 8)).and_then(|(head, body)| body.checked_add(head));
+        let size = u16_at(header, 6)
+            .zip(u64_at(header, 8))
+            .and_then(|(head, body)| body.checked_add(head));
         let size = size.filter(|size| *size < 1 << 32).ok_or(INVALID_IMAGE)?;
         std::slice::from_raw_parts(start, size as usize)
     };
     let entries = fatbin_entries(file).ok_or(INVALID_IMAGE)?;
-    let first = |kind| entries.iter().find(|entry| entry.0 == kind).map(|entry| entry.1);
+    let first = |kind| {
+        entries
+            .iter()
+            .find(|entry| entry.0 == kind)
+            .map(|entry| entry.1)
+    };
     match (first(FATBIN_KIND_ELF), first(FATBIN_KIND_PTX)) {
         (Some(elf), _) if elf.starts_with(&ELF) => from_elf(elf.to_vec()),
         (_, Some(ptx)) => from_ptx(ptx.split(|byte| *byte == 0).next().unwrap_or(ptx)),
@@ -156,7 +183,11 @@ fn fatbin_entries(file: &[u8]) -> Option<Vec<(u16, &[u8])>> {
     let mut at = u16_at(file, 6)? as usize;
     let mut entries = Vec::new();
     while at < file.len() {
-        let (kind, header, size) = (u16_at(file, at)?, u32_at(file, at + 4)? as usize, u64_at(file, at + 8)? as usize);
+        let (kind, header, size) = (
+            u16_at(file, at)?,
+            u32_at(file, at + 4)? as usize,
+            u64_at(file, at + 8)? as usize,
+        );
         let payload = at.checked_add(header)?;
         let end = payload.checked_add(size)?;
         entries.push((kind as u16, file.get(payload..end)?));
@@ -174,12 +205,19 @@ fn from_ptx(text: &[u8]) -> Result<Image, Error> {
         return Err(INVALID_IMAGE);
     }
     let kernels = ptx_kernels(text).ok_or(INVALID_PTX)?;
-    Ok(Image { cubin: cubin::assemble(text.as_bytes(), &kernels), kernels })
+    Ok(Image {
+        cubin: cubin::assemble(text.as_bytes(), &kernels),
+        kernels,
+    })
 }
 
 /// Every `.entry NAME (PARAMETERS)`, comments left out.
 fn ptx_kernels(text: &str) -> Option<Vec<KernelInfo>> {
-    let code: String = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
+    let code: String = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""))
+        .collect::<Vec<_>>()
+        .join("\n");
     let mut kernels = Vec::new();
     let mut rest = code.as_str();
     while let Some(at) = rest.find(".entry") {
@@ -191,7 +229,10 @@ fn ptx_kernels(text: &str) -> Option<Vec<KernelInfo>> {
         }
         let head = &after[..after.find('{')?];
         let parameters = head.matches(".param").count();
-        kernels.push(KernelInfo { name: name.as_bytes().to_vec(), parameters });
+        kernels.push(KernelInfo {
+            name: name.as_bytes().to_vec(),
+            parameters,
+        });
         rest = after;
     }
     Some(kernels)
@@ -211,11 +252,23 @@ mod tests {
     #[test]
     fn ptx_becomes_a_cubin_with_the_same_kernels() {
         let image = load(PTX.as_bytes()).unwrap();
-        assert_eq!(image.kernels[0], KernelInfo { name: b"_Z3addPf".to_vec(), parameters: 2 });
+        assert_eq!(
+            image.kernels[0],
+            KernelInfo {
+                name: b"_Z3addPf".to_vec(),
+                parameters: 2
+            }
+        );
         assert_eq!(image.kernels.len(), 2);
         let again = load(&image.cubin).unwrap();
         assert_eq!(again.cubin, image.cubin, "the headers cover the whole file");
-        let names = |image: &Image| image.kernels.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
+        let names = |image: &Image| {
+            image
+                .kernels
+                .iter()
+                .map(|k| k.name.clone())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(&again), names(&image));
     }
 
@@ -233,7 +286,11 @@ mod tests {
             entry.extend(body);
             entry
         };
-        let body = [entry(FATBIN_KIND_PTX, PTX.as_bytes()), entry(FATBIN_KIND_ELF, &cubin)].concat();
+        let body = [
+            entry(FATBIN_KIND_PTX, PTX.as_bytes()),
+            entry(FATBIN_KIND_ELF, &cubin),
+        ]
+        .concat();
         fat.extend((body.len() as u64).to_le_bytes());
         fat.extend(body);
         assert_eq!(load(&fat).unwrap().cubin, cubin);
@@ -241,12 +298,18 @@ mod tests {
 
     #[test]
     fn others_are_refused() {
-        for image in [&b"\0"[..], b"ab\0", b"hello world\0", b"\x7fELF\x01\x01\x01\0"] {
+        for image in [
+            &b"\0"[..],
+            b"ab\0",
+            b"hello world\0",
+            b"\x7fELF\x01\x01\x01\0",
+        ] {
             let mut padded = image.to_vec();
             padded.resize(64, 0);
             assert_eq!(load(&padded).unwrap_err(), INVALID_IMAGE);
         }
         // SAFETY: null is refused before any read.
-        assert_eq!(unsafe { read(std::ptr::null()) }.unwrap_err(), INVALID_VALUE);
+        let null = unsafe { read(std::ptr::null()) };
+        assert_eq!(null.unwrap_err(), INVALID_VALUE);
     }
 }

@@ -53,8 +53,13 @@ fn init(flags: u32) -> Outcome {
     if settings::get().devices == 0 {
         return Err(NO_DEVICE);
     }
-    if STATE.compare_exchange(FRESH, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        while STATE.load(Ordering::Acquire) == RUNNING && INITIALIZER.load(Ordering::Acquire) != log::tid() {
+    if STATE
+        .compare_exchange(FRESH, RUNNING, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        while STATE.load(Ordering::Acquire) == RUNNING
+            && INITIALIZER.load(Ordering::Acquire) != log::tid()
+        {
             timeline::sleep_until(timeline::now() + 50_000);
         }
         return Ok(());
@@ -67,7 +72,12 @@ fn init(flags: u32) -> Outcome {
     }
     inject();
     STATE.store(DONE, Ordering::Release);
-    export::resource(export::CU_INIT_FINISHED, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null());
+    export::resource(
+        export::CU_INIT_FINISHED,
+        std::ptr::null_mut(),
+        std::ptr::null_mut(),
+        std::ptr::null(),
+    );
     Ok(())
 }
 
@@ -89,7 +99,8 @@ fn inject() {
         }
         let symbol = libc::dlsym(library, c"InitializeInjection".as_ptr());
         if !symbol.is_null() {
-            let initialize = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(symbol);
+            let initialize =
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(symbol);
             initialize();
         }
     }
@@ -100,11 +111,15 @@ fn inject() {
 fn reenter() {
     // SAFETY: both symbols, when found, are `cuInit`.
     unsafe {
-        let own = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let own = libc::dlopen(
+            c"libcuda.so.1".as_ptr(),
+            libc::RTLD_LAZY | libc::RTLD_NOLOAD,
+        );
         for scope in [own, libc::RTLD_DEFAULT] {
             let symbol = libc::dlsym(scope, c"cuInit".as_ptr());
             if !symbol.is_null() {
-                let init = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32) -> i32>(symbol);
+                let init =
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32) -> i32>(symbol);
                 init(0);
             }
         }

@@ -80,16 +80,25 @@ fn launch(
     let context = context::required()?;
     let kernel = module::runnable(handle, context)?;
     shape.check()?;
-    if !parameters.is_null() && !extra.is_null() || kernel.parameters > 0 && parameters.is_null() && extra.is_null() {
+    if !parameters.is_null() && !extra.is_null()
+        || kernel.parameters > 0 && parameters.is_null() && extra.is_null()
+    {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller of the API passes a handle of ours.
     let stream = unsafe { stream::resolve(context, stream, per_thread)? };
-    if stream.captured(|graph| graph.add(Node::new(kernel, shape)))?.is_some() {
+    if stream
+        .captured(|graph| graph.add(Node::new(kernel, shape)))?
+        .is_some()
+    {
         return Ok(());
     }
     let mut span = (0, 0);
-    stream.line.reserve(std::iter::once(shape.duration(kernel)), |start, end| span = (start, end));
+    stream
+        .line
+        .reserve(std::iter::once(shape.duration(kernel)), |start, end| {
+            span = (start, end)
+        });
     if let Some(tool) = export::activity() {
         let run = run_of(kernel, shape, span, context, stream, (0, 0));
         // SAFETY: both live through the call.
@@ -140,8 +149,21 @@ fn launch_ex(
     if config.attribute_count > 0 && config.attributes.is_null() {
         return Err(INVALID_VALUE);
     }
-    let shape = Shape { grid: config.grid, block: config.block, shared: config.shared, kind: 0 };
-    launch(call, function, shape, config.stream, per_thread, parameters, extra)
+    let shape = Shape {
+        grid: config.grid,
+        block: config.block,
+        shared: config.shared,
+        kind: 0,
+    };
+    launch(
+        call,
+        function,
+        shape,
+        config.stream,
+        per_thread,
+        parameters,
+        extra,
+    )
 }
 
 driver_api! {

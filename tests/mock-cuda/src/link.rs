@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32};
 /// Names the export table; a driver that does not know it is not ours.
 pub const LINK_UUID: [u8; 16] = *b"parcagpu-sim-lnk";
 /// Raised when anything in this file changes.
-pub const LINK_VERSION: u32 = 1;
+pub const LINK_VERSION: u32 = 2;
 
 /// Callback domain of driver functions.
 pub const DOMAIN_DRIVER: u32 = 1;
@@ -40,8 +40,10 @@ pub struct ApiCall {
     pub context: *mut c_void,
     /// Id of the current context, 0 without one.
     pub context_id: u32,
-    /// 0 until CUPTI gave the call an id.
+    /// Valid once `correlated` is set; any number, 0 too.
     pub correlation_id: u32,
+    /// Non-zero when CUPTI gave the call an id.
+    pub correlated: u32,
     /// The slot that entry and exit callback share.
     pub correlation_data: u64,
     /// Result of the call, valid at exit.
@@ -163,7 +165,8 @@ pub struct DriverLink {
     /// Result scripted for this call of the named function, `i32::MIN` for none. Counts calls.
     pub fault: unsafe extern "C" fn(*const u8, usize) -> i32,
     /// Calls back for every loaded module, oldest first.
-    pub modules: unsafe extern "C" fn(unsafe extern "C" fn(*const ModuleImage, *mut c_void), *mut c_void),
+    pub modules:
+        unsafe extern "C" fn(unsafe extern "C" fn(*const ModuleImage, *mut c_void), *mut c_void),
     /// Id and device of a context; non-zero when the handle is none.
     pub context_info: unsafe extern "C" fn(*mut c_void, *mut u32, *mut u32) -> i32,
     /// Id of a stream (context, stream, per-thread default stream); non-zero when unknown.

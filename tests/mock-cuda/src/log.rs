@@ -42,7 +42,8 @@ unsafe impl Send for Log {}
 static LOG: OnceLock<Option<Log>> = OnceLock::new();
 
 fn log() -> Option<&'static Log> {
-    LOG.get_or_init(|| Log::open(&settings::text("MOCK_LOG"))).as_ref()
+    LOG.get_or_init(|| Log::open(&settings::text("MOCK_LOG")))
+        .as_ref()
 }
 
 /// Whether calls are to be logged.
@@ -89,24 +90,49 @@ impl Log {
         unsafe {
             let owner = libc::getpid();
             let path = CString::new(path.replace("%p", &owner.to_string())).ok()?;
-            let file = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC, 0o644);
+            let file = libc::open(
+                path.as_ptr(),
+                libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC,
+                0o644,
+            );
             if file < 0 {
-                eprintln!("simulated driver: cannot write the call log {}", path.to_string_lossy());
+                eprintln!(
+                    "simulated driver: cannot write the call log {}",
+                    path.to_string_lossy()
+                );
                 libc::abort();
             }
             let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let base =
-                libc::mmap(std::ptr::null_mut(), ADDRESS_SPACE, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, file, 0);
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                ADDRESS_SPACE,
+                prot,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file,
+                0,
+            );
             libc::close(file);
-            let shared =
-                libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);
+            let shared = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                prot,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
             if base == libc::MAP_FAILED || shared == libc::MAP_FAILED {
                 eprintln!("simulated driver: cannot map the call log");
                 libc::abort();
             }
             // Anonymous memory is zero, which is the right start for every field.
             let shared = &*shared.cast::<Shared>();
-            Some(Log { path, base: base.cast(), shared, owner, trimmed: AtomicBool::new(false) })
+            Some(Log {
+                path,
+                base: base.cast(),
+                shared,
+                owner,
+                trimmed: AtomicBool::new(false),
+            })
         }
     }
 
@@ -134,7 +160,9 @@ impl Log {
         let grown = self.shared.grown.load(Ordering::Acquire);
         // SAFETY: the path is NUL-terminated; the new range lies inside the mapping and the file.
         unsafe {
-            if grown + CHUNK > ADDRESS_SPACE || libc::truncate(self.path.as_ptr(), (grown + CHUNK) as libc::off_t) != 0 {
+            if grown + CHUNK > ADDRESS_SPACE
+                || libc::truncate(self.path.as_ptr(), (grown + CHUNK) as libc::off_t) != 0
+            {
                 eprintln!("simulated driver: cannot extend the call log");
                 libc::abort();
             }

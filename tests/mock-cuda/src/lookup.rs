@@ -23,7 +23,11 @@ const VERSIONED: &[(&str, i32, &str)] = &[
     ("cuCtxPushCurrent", 4000, "cuCtxPushCurrent_v2"),
     ("cuCtxPopCurrent", 4000, "cuCtxPopCurrent_v2"),
     ("cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"),
-    ("cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2"),
+    (
+        "cuDevicePrimaryCtxRelease",
+        11000,
+        "cuDevicePrimaryCtxRelease_v2",
+    ),
     ("cuMemAlloc", 3020, "cuMemAlloc_v2"),
     ("cuMemFree", 3020, "cuMemFree_v2"),
     ("cuMemGetInfo", 3020, "cuMemGetInfo_v2"),
@@ -57,7 +61,10 @@ fn exported(name: &str, version: i32, per_thread: bool) -> Result<String, u32> {
     if settings::get().absent.iter().any(|absent| absent == name) {
         return Err(STATUS_NOT_FOUND);
     }
-    if SINCE.iter().any(|(known, since)| *known == name && version < *since) {
+    if SINCE
+        .iter()
+        .any(|(known, since)| *known == name && version < *since)
+    {
         return Err(STATUS_TOO_NEW);
     }
     let base = VERSIONED
@@ -65,7 +72,11 @@ fn exported(name: &str, version: i32, per_thread: bool) -> Result<String, u32> {
         .find(|(known, since, _)| *known == name && version >= *since)
         .map_or(name, |(_, _, symbol)| symbol);
     let twin = format!("{base}_ptsz");
-    Ok(if per_thread && address(&twin).is_some() { twin } else { base.to_owned() })
+    Ok(if per_thread && address(&twin).is_some() {
+        twin
+    } else {
+        base.to_owned()
+    })
 }
 
 /// Our own export of that name. Asks the loader, so that the answer is what `dlsym` gives.
@@ -85,20 +96,32 @@ fn address(symbol: &str) -> Option<*mut c_void> {
         libc::dlclose(library);
         // A library that this one needs may have such a name; the driver only tells its own.
         let mut home: libc::Dl_info = std::mem::zeroed();
-        let ours = !found.is_null() && libc::dladdr(found, &raw mut home) != 0 && home.dli_fbase == own.dli_fbase;
+        let ours = !found.is_null()
+            && libc::dladdr(found, &raw mut home) != 0
+            && home.dli_fbase == own.dli_fbase;
         ours.then_some(found)
     }
 }
 
-fn proc_address(symbol: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32) -> Outcome {
+fn proc_address(
+    symbol: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut u32,
+) -> Outcome {
     if symbol.is_null() || out.is_null() {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller's string and out-pointers.
     unsafe {
         let name = CStr::from_ptr(symbol).to_str().map_err(|_| NOT_FOUND)?;
-        let found = exported(name, version, flags & PER_THREAD_DEFAULT_STREAM != 0)
-            .and_then(|symbol| address(&symbol).filter(|_| name.starts_with("cu")).ok_or(STATUS_NOT_FOUND));
+        let found =
+            exported(name, version, flags & PER_THREAD_DEFAULT_STREAM != 0).and_then(|symbol| {
+                address(&symbol)
+                    .filter(|_| name.starts_with("cu"))
+                    .ok_or(STATUS_NOT_FOUND)
+            });
         if !status.is_null() {
             status.write(found.err().unwrap_or(STATUS_FOUND));
         }
@@ -107,13 +130,22 @@ fn proc_address(symbol: *const c_char, out: *mut *mut c_void, version: i32, flag
     }
 }
 
-fn text(code: i32, out: *mut *const c_char, which: impl Fn((&'static CStr, &'static CStr)) -> &'static CStr) -> Outcome {
+fn text(
+    code: i32,
+    out: *mut *const c_char,
+    which: impl Fn((&'static CStr, &'static CStr)) -> &'static CStr,
+) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
     let found = describe(code);
     // SAFETY: the caller's out-pointer, checked.
-    unsafe { give(out, found.map_or(std::ptr::null(), |texts| which(texts).as_ptr()))? };
+    unsafe {
+        give(
+            out,
+            found.map_or(std::ptr::null(), |texts| which(texts).as_ptr()),
+        )?
+    };
     found.map(|_| ()).ok_or(INVALID_VALUE)
 }
 
@@ -141,4 +173,3 @@ driver_api! {
         status: *mut u32) |_call| proc_address(symbol, out, version, flags, status);
     fn cuGetExportTable[135, early] (out: *mut *const c_void, uuid: *const [u8; 16]) |_call| export_table(out, uuid);
 }
-

@@ -9,9 +9,11 @@ use crate::driver_api;
 use crate::error::{Error, INVALID_VALUE, OUT_OF_MEMORY, Outcome};
 use crate::timeline;
 
-/// Device address to bytes. Addresses count up from the same start in every process, so that the
+type Allocations = BTreeMap<u64, Box<[u8]>>;
+
+/// Device address to bytes, and the next free address. Addresses count up from the same start in every process, so that the
 /// call logs of two runs compare; nothing of the host's lies there.
-static ALLOCATIONS: Mutex<(BTreeMap<u64, Box<[u8]>>, u64)> = Mutex::new((BTreeMap::new(), 0x7f00_0000_0000));
+static ALLOCATIONS: Mutex<(Allocations, u64)> = Mutex::new((BTreeMap::new(), 0x7f00_0000_0000));
 const ALIGNMENT: u64 = 512;
 const LIMIT: usize = 1 << 32;
 
@@ -39,15 +41,27 @@ fn free(address: u64) -> Outcome {
     if address == 0 {
         return Ok(());
     }
-    ALLOCATIONS.lock().expect("nobody panics holding it").0.remove(&address).map(drop).ok_or(INVALID_VALUE)
+    ALLOCATIONS
+        .lock()
+        .expect("nobody panics holding it")
+        .0
+        .remove(&address)
+        .map(drop)
+        .ok_or(INVALID_VALUE)
 }
 
 /// The device bytes `[address, address + size)`, if they lie in one allocation.
 fn with_range<R>(address: u64, size: usize, act: impl FnOnce(&mut [u8]) -> R) -> Result<R, Error> {
     let mut allocations = ALLOCATIONS.lock().expect("nobody panics holding it");
-    let (start, memory) = allocations.0.range_mut(..=address).next_back().ok_or(INVALID_VALUE)?;
+    let (start, memory) = allocations
+        .0
+        .range_mut(..=address)
+        .next_back()
+        .ok_or(INVALID_VALUE)?;
     let offset = (address - start) as usize;
-    let range = memory.get_mut(offset..offset.checked_add(size).ok_or(INVALID_VALUE)?).ok_or(INVALID_VALUE)?;
+    let range = memory
+        .get_mut(offset..offset.checked_add(size).ok_or(INVALID_VALUE)?)
+        .ok_or(INVALID_VALUE)?;
     Ok(act(range))
 }
 
@@ -60,7 +74,9 @@ fn to_device(to: u64, from: *const c_void, size: usize) -> Outcome {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller's buffer of `size` bytes; the range is ours.
-    with_range(to, size, |range| unsafe { std::ptr::copy_nonoverlapping(from.cast(), range.as_mut_ptr(), size) })
+    with_range(to, size, |range| unsafe {
+        std::ptr::copy_nonoverlapping(from.cast(), range.as_mut_ptr(), size)
+    })
 }
 
 fn to_host(to: *mut c_void, from: u64, size: usize) -> Outcome {
@@ -72,7 +88,9 @@ fn to_host(to: *mut c_void, from: u64, size: usize) -> Outcome {
         return Err(INVALID_VALUE);
     }
     // SAFETY: as above.
-    with_range(from, size, |range| unsafe { std::ptr::copy_nonoverlapping(range.as_ptr(), to.cast(), size) })
+    with_range(from, size, |range| unsafe {
+        std::ptr::copy_nonoverlapping(range.as_ptr(), to.cast(), size)
+    })
 }
 
 driver_api! {

@@ -78,7 +78,10 @@ pub fn symbol(handle: KernelHandle) -> *const c_char {
 }
 
 /// The kernel behind a handle, loaded into the context.
-pub fn runnable(handle: KernelHandle, context: &'static Object<Context>) -> Result<&'static Object<Kernel>, Error> {
+pub fn runnable(
+    handle: KernelHandle,
+    context: &'static Object<Context>,
+) -> Result<&'static Object<Kernel>, Error> {
     // SAFETY: launches pass handles of ours.
     let kernel = unsafe { Object::get(handle)? };
     if let Some(library) = kernel.library
@@ -109,14 +112,21 @@ fn kernels_of(
         .collect()
 }
 
-fn find(kernels: &Mutex<Vec<&'static Object<Kernel>>>, name: *const c_char) -> Result<KernelHandle, Error> {
+fn find(
+    kernels: &Mutex<Vec<&'static Object<Kernel>>>,
+    name: *const c_char,
+) -> Result<KernelHandle, Error> {
     if name.is_null() {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller's string.
     let name = unsafe { CStr::from_ptr(name) };
     let kernels = kernels.lock().expect("nobody panics holding it");
-    kernels.iter().find(|kernel| kernel.name.as_c_str() == name).map(|kernel| kernel.handle()).ok_or(NOT_FOUND)
+    kernels
+        .iter()
+        .find(|kernel| kernel.name.as_c_str() == name)
+        .map(|kernel| kernel.handle())
+        .ok_or(NOT_FOUND)
 }
 
 fn load_image(image: &'static Image, owner: &'static Object<Context>) -> &'static Object<Module> {
@@ -127,15 +137,24 @@ fn load_image(image: &'static Image, owner: &'static Object<Context>) -> &'stati
         image,
         owner,
     });
-    *module.kernels.lock().expect("nobody panics holding it") = kernels_of(image, None, Some(module));
-    MODULES.lock().expect("nobody panics holding it").push(module);
+    *module.kernels.lock().expect("nobody panics holding it") =
+        kernels_of(image, None, Some(module));
+    MODULES
+        .lock()
+        .expect("nobody panics holding it")
+        .push(module);
     notify(export::MODULE_LOADED, module);
     module
 }
 
 fn notify(cbid: u32, module: &'static Object<Module>) {
     let described = describe(module);
-    export::resource(cbid, described.context, std::ptr::null_mut(), &raw const described);
+    export::resource(
+        cbid,
+        described.context,
+        std::ptr::null_mut(),
+        &raw const described,
+    );
 }
 
 fn describe(module: &'static Object<Module>) -> ModuleImage {
@@ -154,23 +173,37 @@ fn unload(module: &'static Object<Module>) -> Outcome {
     if !module.retire() {
         return Err(crate::error::INVALID_HANDLE);
     }
-    module.kernels.lock().expect("nobody panics holding it").iter().for_each(|kernel| {
-        kernel.retire();
-    });
-    MODULES.lock().expect("nobody panics holding it").retain(|other| !std::ptr::eq(*other, module));
+    module
+        .kernels
+        .lock()
+        .expect("nobody panics holding it")
+        .iter()
+        .for_each(|kernel| {
+            kernel.retire();
+        });
+    MODULES
+        .lock()
+        .expect("nobody panics holding it")
+        .retain(|other| !std::ptr::eq(*other, module));
     Ok(())
 }
 
 /// Unloads what a context still has when it goes.
 pub fn unload_all(context: u32) {
     let modules = MODULES.lock().expect("nobody panics holding it").clone();
-    for module in modules.into_iter().filter(|module| module.context == context) {
+    for module in modules
+        .into_iter()
+        .filter(|module| module.context == context)
+    {
         let _ = unload(module);
     }
 }
 
 /// For CUPTI: every loaded module.
-pub unsafe extern "C" fn each(visit: unsafe extern "C" fn(*const ModuleImage, *mut c_void), data: *mut c_void) {
+pub unsafe extern "C" fn each(
+    visit: unsafe extern "C" fn(*const ModuleImage, *mut c_void),
+    data: *mut c_void,
+) {
     let modules = MODULES.lock().expect("nobody panics holding it").clone();
     for module in modules {
         let described = describe(module);
@@ -198,7 +231,11 @@ fn file(path: *const c_char) -> Result<Vec<u8>, Error> {
     }
     // SAFETY: the caller's string.
     let path = unsafe { CStr::from_ptr(path) };
-    let mut bytes = path.to_str().ok().and_then(|path| std::fs::read(path).ok()).ok_or(FILE_NOT_FOUND)?;
+    let mut bytes = path
+        .to_str()
+        .ok()
+        .and_then(|path| std::fs::read(path).ok())
+        .ok_or(FILE_NOT_FOUND)?;
     // Room for the fixed headers, so that a short file cannot be read past its end.
     bytes.resize(bytes.len() + 64, 0);
     Ok(bytes)
@@ -228,15 +265,25 @@ fn library(out: *mut LibraryHandle, code: *const c_void) -> Outcome {
     }
 }
 
-fn library_module(library: &'static Object<Library>, context: &'static Object<Context>) -> &'static Object<Module> {
+fn library_module(
+    library: &'static Object<Library>,
+    context: &'static Object<Context>,
+) -> &'static Object<Module> {
     let known = |modules: &Vec<(u32, &'static Object<Module>)>| {
-        modules.iter().find(|(id, module)| *id == context.id && module.alive()).map(|entry| entry.1)
+        modules
+            .iter()
+            .find(|(id, module)| *id == context.id && module.alive())
+            .map(|entry| entry.1)
     };
     let existing = known(&library.modules.lock().expect("nobody panics holding it"));
     let module = existing.unwrap_or_else(|| {
         // Loaded without the lock held: CUPTI's callback may come back for the same library.
         let module = load_image(library.image, context);
-        library.modules.lock().expect("nobody panics holding it").push((context.id, module));
+        library
+            .modules
+            .lock()
+            .expect("nobody panics holding it")
+            .push((context.id, module));
         module
     });
     library.last.store(context.id, Ordering::Release);
@@ -249,11 +296,20 @@ fn library_unload(handle: LibraryHandle) -> Outcome {
     let modules = std::mem::take(&mut *library.modules.lock().expect("nobody panics holding it"));
     for (_, module) in modules {
         // A destroyed context has unloaded its module already.
-        let _ = if module.alive() { unload(module) } else { Ok(()) };
+        let _ = if module.alive() {
+            unload(module)
+        } else {
+            Ok(())
+        };
     }
-    library.kernels.lock().expect("nobody panics holding it").iter().for_each(|kernel| {
-        kernel.retire();
-    });
+    library
+        .kernels
+        .lock()
+        .expect("nobody panics holding it")
+        .iter()
+        .for_each(|kernel| {
+            kernel.retire();
+        });
     library.retire();
     Ok(())
 }

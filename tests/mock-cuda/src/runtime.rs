@@ -26,8 +26,16 @@ struct GraphLaunchParams {
     stream: StreamHandle,
 }
 
-static LAUNCH: Function = Function { name: c"cudaLaunchKernel", cbid: 211, early: true };
-static GRAPH_LAUNCH: Function = Function { name: c"cudaGraphLaunch", cbid: 311, early: true };
+static LAUNCH: Function = Function {
+    name: c"cudaLaunchKernel",
+    cbid: 211,
+    early: true,
+};
+static GRAPH_LAUNCH: Function = Function {
+    name: c"cudaGraphLaunch",
+    cbid: 311,
+    early: true,
+};
 
 type LaunchKernel = unsafe extern "C" fn(
     KernelHandle,
@@ -57,17 +65,40 @@ pub unsafe extern "C" fn mockrt_launch(
     stream: StreamHandle,
     args: *const *const c_void,
 ) -> i32 {
-    let params =
-        LaunchParams { func: func.cast(), grid: [grid, 1, 1], block: [block, 1, 1], args, shared: 0, stream };
-    run_runtime(&LAUNCH, (&raw const params).cast(), || module::symbol(func), || {
-        // SAFETY: the entry has this signature behind its naked body.
-        unsafe {
-            let launch = std::mem::transmute::<*const c_void, LaunchKernel>(
-                crate::launch::cuLaunchKernel::cuLaunchKernel as *const c_void,
-            );
-            launch(func, grid, 1, 1, block, 1, 1, 0, stream, args, std::ptr::null())
-        }
-    })
+    let params = LaunchParams {
+        func: func.cast(),
+        grid: [grid, 1, 1],
+        block: [block, 1, 1],
+        args,
+        shared: 0,
+        stream,
+    };
+    run_runtime(
+        &LAUNCH,
+        (&raw const params).cast(),
+        || module::symbol(func),
+        || {
+            // SAFETY: the entry has this signature behind its naked body.
+            unsafe {
+                let launch = std::mem::transmute::<*const c_void, LaunchKernel>(
+                    crate::launch::cuLaunchKernel::cuLaunchKernel as *const c_void,
+                );
+                launch(
+                    func,
+                    grid,
+                    1,
+                    1,
+                    block,
+                    1,
+                    1,
+                    0,
+                    stream,
+                    args,
+                    std::ptr::null(),
+                )
+            }
+        },
+    )
 }
 
 /// As `cudaGraphLaunch`; returns a `CUresult`.
@@ -78,13 +109,18 @@ pub unsafe extern "C" fn mockrt_launch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mockrt_graph_launch(exec: ExecHandle, stream: StreamHandle) -> i32 {
     let params = GraphLaunchParams { exec, stream };
-    run_runtime(&GRAPH_LAUNCH, (&raw const params).cast(), std::ptr::null, || {
-        // SAFETY: as above.
-        unsafe {
-            let launch = std::mem::transmute::<*const c_void, GraphLaunch>(
-                crate::graph::cuGraphLaunch::cuGraphLaunch as *const c_void,
-            );
-            launch(exec, stream)
-        }
-    })
+    run_runtime(
+        &GRAPH_LAUNCH,
+        (&raw const params).cast(),
+        std::ptr::null,
+        || {
+            // SAFETY: as above.
+            unsafe {
+                let launch = std::mem::transmute::<*const c_void, GraphLaunch>(
+                    crate::graph::cuGraphLaunch::cuGraphLaunch as *const c_void,
+                );
+                launch(exec, stream)
+            }
+        },
+    )
 }

@@ -41,7 +41,11 @@ pub fn get() -> &'static Settings {
             kernel_rules,
             queue_depth: number("MOCK_CUDA_QUEUE", 1024).max(1) as usize,
             init_reenters: number("MOCK_CUDA_INIT_REENTERS", 0) != 0,
-            absent: text("MOCK_CUDA_ABSENT").split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+            absent: text("MOCK_CUDA_ABSENT")
+                .split(',')
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect(),
         }
     })
 }
@@ -53,7 +57,11 @@ pub fn text(name: &str) -> String {
     // SAFETY: getenv returns null or a NUL-terminated string, copied at once.
     unsafe {
         let value = libc::getenv(name.as_ptr());
-        if value.is_null() { String::new() } else { CStr::from_ptr(value).to_string_lossy().into_owned() }
+        if value.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(value).to_string_lossy().into_owned()
+        }
     }
 }
 

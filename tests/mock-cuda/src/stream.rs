@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::context::{self, Context, ContextHandle, give};
 use crate::driver_api;
-use crate::error::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Error, INVALID_VALUE, NOT_READY, Outcome};
+use crate::error::{
+    CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Error, INVALID_VALUE, NOT_READY, Outcome,
+};
+use crate::export;
 use crate::graph::{Graph, GraphHandle};
 use crate::handle::{Kind, Object};
 use crate::timeline::{self, Timeline};
-use crate::export;
 
 /// A stream.
 pub struct Stream {
@@ -60,11 +62,16 @@ impl Stream {
 
     /// The context it belongs to.
     pub fn context(&self) -> &'static Object<Context> {
-        self.context.get().expect("every stream is adopted when it is made")
+        self.context
+            .get()
+            .expect("every stream is adopted when it is made")
     }
 
     /// Runs `act` on the graph being captured; `Ok(None)` when no capture is on.
-    pub fn captured<R>(&self, act: impl FnOnce(&'static Object<Graph>) -> R) -> Result<Option<R>, Error> {
+    pub fn captured<R>(
+        &self,
+        act: impl FnOnce(&'static Object<Graph>) -> R,
+    ) -> Result<Option<R>, Error> {
         if !self.capturing.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -147,7 +154,12 @@ fn destroy(handle: StreamHandle) -> Outcome {
     // SAFETY: a handle of the driver's, by contract of the call.
     let stream = unsafe { Object::get(handle)? };
     let context = stream.context();
-    export::resource(export::STREAM_DESTROY_STARTING, context.handle().cast(), handle.cast(), std::ptr::null());
+    export::resource(
+        export::STREAM_DESTROY_STARTING,
+        context.handle().cast(),
+        handle.cast(),
+        std::ptr::null(),
+    );
     stream.retire();
     Ok(())
 }
@@ -158,7 +170,11 @@ fn synchronize(handle: StreamHandle, per_thread: bool) -> Outcome {
         return Err(CAPTURE_UNSUPPORTED);
     }
     timeline::sleep_until(stream.line.ready());
-    export::synchronized(export::STREAM_SYNCHRONIZED, stream.context().handle().cast(), stream.handle().cast());
+    export::synchronized(
+        export::STREAM_SYNCHRONIZED,
+        stream.context().handle().cast(),
+        stream.handle().cast(),
+    );
     Ok(())
 }
 
@@ -167,7 +183,11 @@ fn query(handle: StreamHandle, per_thread: bool) -> Outcome {
     if stream.spoil_capture() {
         return Err(CAPTURE_UNSUPPORTED);
     }
-    if stream.line.ready() <= timeline::now() { Ok(()) } else { Err(NOT_READY) }
+    if stream.line.ready() <= timeline::now() {
+        Ok(())
+    } else {
+        Err(NOT_READY)
+    }
 }
 
 fn begin_capture(handle: StreamHandle, mode: u32, per_thread: bool) -> Outcome {
@@ -182,7 +202,10 @@ fn begin_capture(handle: StreamHandle, mode: u32, per_thread: bool) -> Outcome {
     if capture.is_some() {
         return Err(CAPTURE_UNSUPPORTED);
     }
-    *capture = Some(Capture { graph: Graph::create(), spoiled: false });
+    *capture = Some(Capture {
+        graph: Graph::create(),
+        spoiled: false,
+    });
     stream.capturing.store(true, Ordering::Release);
     Ok(())
 }
@@ -195,10 +218,18 @@ fn end_capture(handle: StreamHandle, out: *mut GraphHandle, per_thread: bool) ->
     let mut capture = stream.capture.lock().expect("nobody panics holding it");
     let capture = capture.take().ok_or(INVALID_VALUE)?;
     stream.capturing.store(false, Ordering::Release);
-    let graph = if capture.spoiled { std::ptr::null_mut() } else { capture.graph.handle() };
+    let graph = if capture.spoiled {
+        std::ptr::null_mut()
+    } else {
+        capture.graph.handle()
+    };
     // SAFETY: the caller's out-pointer.
     unsafe { give(out, graph)? };
-    if capture.spoiled { Err(CAPTURE_INVALIDATED) } else { Ok(()) }
+    if capture.spoiled {
+        Err(CAPTURE_INVALIDATED)
+    } else {
+        Ok(())
+    }
 }
 
 fn capture_status(handle: StreamHandle, out: *mut u32, per_thread: bool) -> Outcome {
@@ -232,12 +263,17 @@ fn event(handle: EventHandle) -> Result<&'static Object<Event>, Error> {
 fn record(handle: EventHandle, stream: StreamHandle, per_thread: bool) -> Outcome {
     let event = event(handle)?;
     let stream = current(stream, per_thread)?;
-    event.time.store(stream.line.ready().max(timeline::now()), Ordering::Release);
+    event
+        .time
+        .store(stream.line.ready().max(timeline::now()), Ordering::Release);
     Ok(())
 }
 
 fn elapsed(out: *mut f32, start: EventHandle, end: EventHandle) -> Outcome {
-    let (start, end) = (event(start)?.time.load(Ordering::Acquire), event(end)?.time.load(Ordering::Acquire));
+    let (start, end) = (
+        event(start)?.time.load(Ordering::Acquire),
+        event(end)?.time.load(Ordering::Acquire),
+    );
     if start == 0 || end == 0 {
         return Err(crate::error::INVALID_HANDLE);
     }
@@ -288,4 +324,3 @@ driver_api! {
     fn cuEventElapsedTime[123] (out: *mut f32, start: EventHandle, end: EventHandle) |_call| elapsed(out, start, end);
     fn cuEventElapsedTime_v2[780] (out: *mut f32, start: EventHandle, end: EventHandle) |_call| elapsed(out, start, end);
 }
-

@@ -11,7 +11,10 @@ use crate::settings;
 
 /// `CLOCK_REALTIME` in nanoseconds.
 pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the struct is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -25,7 +28,14 @@ pub fn sleep_until(until: u64) {
     };
     while now() < until {
         // SAFETY: the struct is ours; early returns are covered by the loop.
-        unsafe { libc::clock_nanosleep(libc::CLOCK_REALTIME, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut()) };
+        unsafe {
+            libc::clock_nanosleep(
+                libc::CLOCK_REALTIME,
+                libc::TIMER_ABSTIME,
+                &raw const time,
+                std::ptr::null_mut(),
+            )
+        };
     }
 }
 
@@ -39,7 +49,10 @@ pub struct Timeline {
 impl Timeline {
     /// An idle stream.
     pub fn new() -> Timeline {
-        Timeline { queue: Mutex::new((Vec::new(), 0)), ready: AtomicU64::new(0) }
+        Timeline {
+            queue: Mutex::new((Vec::new(), 0)),
+            ready: AtomicU64::new(0),
+        }
     }
 
     /// When everything launched so far has finished.
@@ -87,11 +100,20 @@ pub fn kernel_duration(name: &[u8]) -> u64 {
     let settings = settings::get();
     let text = String::from_utf8_lossy(name);
     let spelled = text.match_indices("_ns").find_map(|(at, _)| {
-        let digits: String = text[at + 3..].chars().take_while(char::is_ascii_digit).collect();
+        let digits: String = text[at + 3..]
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
         digits.parse().ok()
     });
     spelled
-        .or_else(|| settings.kernel_rules.iter().find(|(part, _)| text.contains(part.as_str())).map(|rule| rule.1))
+        .or_else(|| {
+            settings
+                .kernel_rules
+                .iter()
+                .find(|(part, _)| text.contains(part.as_str()))
+                .map(|rule| rule.1)
+        })
         .unwrap_or(settings.kernel_ns)
 }
 
@@ -104,7 +126,9 @@ mod tests {
         let line = Timeline::new();
         let mut spans = Vec::new();
         for _ in 0..2 {
-            line.reserve([100, 200].into_iter(), |start, end| spans.push((start, end)));
+            line.reserve([100, 200].into_iter(), |start, end| {
+                spans.push((start, end))
+            });
         }
         assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
         assert_eq!(spans.iter().map(|span| span.1 - span.0).sum::<u64>(), 600);

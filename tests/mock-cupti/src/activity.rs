@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Once};
 use std::time::Duration;
 
-use crate::api::{INVALID_KIND, INVALID_PARAMETER, MAX_LIMIT_REACHED, SIZE_NOT_SUFFICIENT, SUCCESS, driver, hold};
+use crate::api::{
+    INVALID_KIND, INVALID_PARAMETER, MAX_LIMIT_REACHED, SIZE_NOT_SUFFICIENT, SUCCESS, driver, hold,
+};
 use crate::callbacks::TOOL;
 use crate::cupti_api;
 use crate::link::{ApiCall, KernelRun};
@@ -77,7 +79,10 @@ fn new_slot() -> Slot {
 fn slot() -> Slot {
     static SHARED: std::sync::OnceLock<Slot> = std::sync::OnceLock::new();
     let own = (PER_THREAD.load(Ordering::Relaxed) != 0)
-        .then(|| OWN.try_with(|own| Arc::clone(own.get_or_init(new_slot))).ok())
+        .then(|| {
+            OWN.try_with(|own| Arc::clone(own.get_or_init(new_slot)))
+                .ok()
+        })
         .flatten();
     // A thread whose thread-local storage is gone shares, too.
     own.unwrap_or_else(|| Arc::clone(SHARED.get_or_init(new_slot)))
@@ -98,7 +103,7 @@ pub unsafe extern "C" fn kernels(call: *mut ApiCall, runs: *const KernelRun, cou
     }
     for run in runs {
         let number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-        let hit = |every: u64| every != 0 && number % every == 0;
+        let hit = |every: u64| every != 0 && number.is_multiple_of(every);
         if hit(script.withhold) {
             continue;
         }
@@ -125,7 +130,9 @@ fn store(record: &KernelRecord, complete_at: u64) {
             match &mut *current {
                 Some(buffer) if buffer.records < buffer.limit => {
                     // SAFETY: the buffer has room for one more record of `size` bytes.
-                    unsafe { record::write(buffer.memory.add(buffer.records * size), record, size) };
+                    unsafe {
+                        record::write(buffer.memory.add(buffer.records * size), record, size)
+                    };
                     buffer.records += 1;
                     buffer.complete_at = buffer.complete_at.max(complete_at);
                     return;
@@ -134,7 +141,9 @@ fn store(record: &KernelRecord, complete_at: u64) {
             }
         };
         // The client's callbacks run without locks of ours.
-        full.map(close);
+        if let Some(full) = full {
+            close(full);
+        }
         let Some(buffer) = request(size) else {
             DROPPED.fetch_add(1, Ordering::Relaxed);
             return;
@@ -163,7 +172,13 @@ fn request(record_size: usize) -> Option<Buffer> {
     let fit = size / record_size;
     let cap = |fit: usize, cap: usize| if cap == 0 { fit } else { fit.min(cap) };
     let limit = cap(cap(fit, limit), settings::get().buffer_records);
-    let buffer = Buffer { memory, size, limit, records: 0, complete_at: 0 };
+    let buffer = Buffer {
+        memory,
+        size,
+        limit,
+        records: 0,
+        complete_at: 0,
+    };
     if limit == 0 || !memory.addr().is_multiple_of(8) {
         complete(buffer);
         return None;
@@ -185,7 +200,10 @@ fn complete(buffer: Buffer) {
 /// Leaves a buffer to CUPTI's thread.
 fn close(buffer: Buffer) {
     static WORKER: Once = Once::new();
-    CLOSED.lock().expect("nobody panics holding it").push(buffer);
+    CLOSED
+        .lock()
+        .expect("nobody panics holding it")
+        .push(buffer);
     CLOSED_CHANGED.notify_all();
     WORKER.call_once(|| {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -195,7 +213,9 @@ fn close(buffer: Buffer) {
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            let started = std::thread::Builder::new().name("cupti-worker".to_owned()).spawn(work);
+            let started = std::thread::Builder::new()
+                .name("cupti-worker".to_owned())
+                .spawn(work);
             libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
             if started.is_err() {
                 eprintln!("simulated CUPTI: no worker thread");
@@ -216,7 +236,11 @@ fn work() {
             closed = CLOSED.lock().expect("nobody panics holding it");
             continue;
         }
-        let next = closed.iter().map(|buffer| buffer.complete_at - now).min().unwrap_or(1_000_000_000);
+        let next = closed
+            .iter()
+            .map(|buffer| buffer.complete_at - now)
+            .min()
+            .unwrap_or(1_000_000_000);
         closed = CLOSED_CHANGED
             .wait_timeout(closed, Duration::from_nanos(next))
             .expect("nobody panics holding it")
@@ -231,7 +255,9 @@ pub fn flush(forced: bool) {
     let mut ready = Vec::new();
     {
         let mut closed = CLOSED.lock().expect("nobody panics holding it");
-        let (due, waiting) = closed.drain(..).partition(|buffer| forced || buffer.complete_at <= now);
+        let (due, waiting) = closed
+            .drain(..)
+            .partition(|buffer| forced || buffer.complete_at <= now);
         ready.extend::<Vec<_>>(due);
         *closed = waiting;
     }
@@ -254,7 +280,14 @@ pub fn flush(forced: bool) {
     for buffer in ready {
         if buffer.complete_at > now {
             // SAFETY: our own records in the client's memory.
-            unsafe { record::forget_running(buffer.memory, buffer.records, settings::get().record_size, now) };
+            unsafe {
+                record::forget_running(
+                    buffer.memory,
+                    buffer.records,
+                    settings::get().record_size,
+                    now,
+                )
+            };
         }
         complete(buffer);
     }
@@ -271,7 +304,9 @@ fn enable(kind: u32, on: bool) -> i32 {
     if !(1..KINDS).contains(&kind) {
         return INVALID_KIND;
     }
-    let Some(driver) = driver() else { return SUCCESS };
+    let Some(driver) = driver() else {
+        return SUCCESS;
+    };
     if kind == KIND_GRAPH_TRACE && on && driver.graphs_instantiated.load(Ordering::Relaxed) > 0 {
         // Measured on hardware: the process dies.
         eprintln!("simulated CUPTI: GRAPH_TRACE enabled after graphs were instantiated");
@@ -282,8 +317,11 @@ fn enable(kind: u32, on: bool) -> i32 {
         KIND_CONCURRENT_KERNEL => 2,
         _ => return SUCCESS,
     };
-    let enabled =
-        if on { ENABLED.fetch_or(bit, Ordering::AcqRel) | bit } else { ENABLED.fetch_and(!bit, Ordering::AcqRel) & !bit };
+    let enabled = if on {
+        ENABLED.fetch_or(bit, Ordering::AcqRel) | bit
+    } else {
+        ENABLED.fetch_and(!bit, Ordering::AcqRel) & !bit
+    };
     let kind = match enabled {
         0 => 0,
         1 => KIND_KERNEL,
@@ -316,7 +354,9 @@ static ATTRIBUTES: Mutex<[(usize, u64); 11]> = Mutex::new([
 
 unsafe fn attribute(which: u32, size: *mut usize, value: *mut c_void, store: bool) -> i32 {
     let mut attributes = ATTRIBUTES.lock().expect("nobody panics holding it");
-    let Some((room, current)) = attributes.get_mut(which as usize) else { return INVALID_PARAMETER };
+    let Some((room, current)) = attributes.get_mut(which as usize) else {
+        return INVALID_PARAMETER;
+    };
     if size.is_null() || value.is_null() {
         return INVALID_PARAMETER;
     }

@@ -42,7 +42,11 @@ thread_local! {
 /// The driver's table; `None` when the process's driver is not the simulated one, or there is none.
 pub fn driver() -> Option<&'static DriverLink> {
     let known = LINK.load(Ordering::Acquire);
-    let link = if known.is_null() { find_driver() } else { known };
+    let link = if known.is_null() {
+        find_driver()
+    } else {
+        known
+    };
     // SAFETY: null or the driver's static table; the driver is never unloaded (its handle stays open).
     unsafe { link.as_ref() }
 }
@@ -58,8 +62,10 @@ fn find_driver() -> *mut DriverLink {
         if symbol.is_null() {
             return std::ptr::null_mut();
         }
-        let export_table =
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut DriverLink, *const [u8; 16]) -> i32>(symbol);
+        let export_table = std::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(*mut *mut DriverLink, *const [u8; 16]) -> i32,
+        >(symbol);
         let mut link = std::ptr::null_mut();
         if export_table(&raw mut link, &LINK_UUID) != 0 || link.is_null() {
             return std::ptr::null_mut();
@@ -67,7 +73,9 @@ fn find_driver() -> *mut DriverLink {
         if (*link).size != size_of::<DriverLink>() || (*link).version != LINK_VERSION {
             return std::ptr::null_mut();
         }
-        (*link).tool.store((&raw const callbacks::TOOL).cast_mut(), Ordering::Release);
+        (*link)
+            .tool
+            .store((&raw const callbacks::TOOL).cast_mut(), Ordering::Release);
         LINK.store(link, Ordering::Release);
         link
     }
@@ -79,7 +87,10 @@ struct Gate {
     free: Condvar,
 }
 
-static GATE: Gate = Gate { taken: Mutex::new(false), free: Condvar::new() };
+static GATE: Gate = Gate {
+    taken: Mutex::new(false),
+    free: Condvar::new(),
+};
 
 /// Holds the lock until dropped.
 pub struct Held(());
@@ -125,7 +136,12 @@ pub fn take_last_error() -> i32 {
 }
 
 /// One call. `driverless` calls work without any driver, as they do up to CUDA 13.1.
-pub fn call(name: &str, driverless: bool, log_arguments: impl Fn(&mut String), body: impl FnOnce() -> i32) -> i32 {
+pub fn call(
+    name: &str,
+    driverless: bool,
+    log_arguments: impl Fn(&mut String),
+    body: impl FnOnce() -> i32,
+) -> i32 {
     if settings::get().strict && FINALIZED.load(Ordering::Acquire) {
         eprintln!("simulated CUPTI: {name} called after cuptiFinalize");
         std::process::abort();
@@ -133,7 +149,9 @@ pub fn call(name: &str, driverless: bool, log_arguments: impl Fn(&mut String), b
     let held = hold();
     let driver = driver();
     // SAFETY: a static name.
-    let scripted = driver.map_or(i32::MIN, |driver| unsafe { (driver.fault)(name.as_ptr(), name.len()) });
+    let scripted = driver.map_or(i32::MIN, |driver| unsafe {
+        (driver.fault)(name.as_ptr(), name.len())
+    });
     let result = match (scripted, driver) {
         (i32::MIN | 0, None) if !driverless => UNKNOWN,
         (i32::MIN | 0, _) => body(),

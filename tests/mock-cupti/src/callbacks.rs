@@ -9,9 +9,13 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use crate::api::{INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, SUCCESS, driver, hold, next_correlation};
+use crate::api::{
+    INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, SUCCESS, driver, hold, next_correlation,
+};
 use crate::cupti_api;
-use crate::link::{ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME, DriverLink, ModuleImage, Resource, Tool};
+use crate::link::{
+    ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME, DriverLink, ModuleImage, Resource, Tool,
+};
 use crate::{activity, names, settings};
 
 /// `CUpti_CallbackFunc`.
@@ -30,7 +34,14 @@ pub struct Subscriber {
 static SUBSCRIBER: AtomicPtr<Subscriber> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What the driver calls.
-pub static TOOL: Tool = Tool { correlate, enter, exit, kernels: activity::kernels, resource, synchronized };
+pub static TOOL: Tool = Tool {
+    correlate,
+    enter,
+    exit,
+    kernels: activity::kernels,
+    resource,
+    synchronized,
+};
 
 const DOMAIN_RESOURCE: u32 = 3;
 const DOMAIN_SYNCHRONIZE: u32 = 4;
@@ -112,8 +123,9 @@ fn deliver(domain: u32, cbid: u32, data: *const c_void) {
 unsafe extern "C" fn correlate(call: *mut ApiCall) {
     // SAFETY: the driver's call, alive on its stack.
     let call = unsafe { &mut *call };
-    if call.correlation_id == 0 {
+    if call.correlated == 0 {
         call.correlation_id = next_correlation();
+        call.correlated = 1;
     }
 }
 
@@ -137,8 +149,16 @@ unsafe fn api_callback(call: *mut ApiCall, site: u32) {
             site,
             function_name: call.name,
             function_params: call.params,
-            return_value: if site == 1 { (&raw const call.result).cast() } else { std::ptr::null() },
-            symbol_name: if has_name { settings::get().name(call.symbol) } else { call.symbol },
+            return_value: if site == 1 {
+                (&raw const call.result).cast()
+            } else {
+                std::ptr::null()
+            },
+            symbol_name: if has_name {
+                settings::get().name(call.symbol)
+            } else {
+                call.symbol
+            },
             context: call.context,
             context_uid: call.context_id,
             correlation_data: &raw mut call.correlation_data,
@@ -155,15 +175,34 @@ unsafe extern "C" fn resource(resource: *const Resource) {
         && resource.cbid == MODULE_LOADED
         && let Some(subscriber) = subscriber()
     {
-        subscriber.modules.lock().expect("nobody panics holding it").insert(module.id);
+        subscriber
+            .modules
+            .lock()
+            .expect("nobody panics holding it")
+            .insert(module.id);
     }
     resource_callback(resource.cbid, resource.context, resource.handle, module);
 }
 
-fn resource_callback(cbid: u32, context: *mut c_void, handle: *mut c_void, module: Option<&ModuleImage>) {
-    let module = module.map(|module| ModuleData { id: module.id, size: module.cubin_size, cubin: module.cubin });
-    let descriptor = module.as_ref().map_or(std::ptr::null(), |module| std::ptr::from_ref(module).cast());
-    let data = ResourceData { context, handle, descriptor };
+fn resource_callback(
+    cbid: u32,
+    context: *mut c_void,
+    handle: *mut c_void,
+    module: Option<&ModuleImage>,
+) {
+    let module = module.map(|module| ModuleData {
+        id: module.id,
+        size: module.cubin_size,
+        cubin: module.cubin,
+    });
+    let descriptor = module
+        .as_ref()
+        .map_or(std::ptr::null(), |module| std::ptr::from_ref(module).cast());
+    let data = ResourceData {
+        context,
+        handle,
+        descriptor,
+    };
     deliver(DOMAIN_RESOURCE, cbid, (&raw const data).cast());
 }
 
@@ -192,7 +231,9 @@ fn valid(domain: u32, cbid: u32) -> bool {
 
 fn set(domain: u32, cbids: std::ops::Range<u32>, on: bool) {
     let Some(driver) = driver() else { return };
-    let Some(table) = table(driver, domain) else { return };
+    let Some(table) = table(driver, domain) else {
+        return;
+    };
     let late = domain == DOMAIN_RESOURCE && on && cbids.contains(&MODULE_PROFILED);
     for cbid in cbids {
         table[cbid as usize].store(u8::from(on), Ordering::Release);
@@ -207,10 +248,20 @@ fn set(domain: u32, cbids: std::ops::Range<u32>, on: bool) {
 unsafe extern "C" fn profiled(module: *const ModuleImage, _: *mut c_void) {
     // SAFETY: the driver's struct, alive through the call.
     let module = unsafe { &*module };
-    let new = subscriber()
-        .is_some_and(|subscriber| subscriber.modules.lock().expect("nobody panics holding it").insert(module.id));
+    let new = subscriber().is_some_and(|subscriber| {
+        subscriber
+            .modules
+            .lock()
+            .expect("nobody panics holding it")
+            .insert(module.id)
+    });
     if new {
-        resource_callback(MODULE_PROFILED, module.context, std::ptr::null_mut(), Some(module));
+        resource_callback(
+            MODULE_PROFILED,
+            module.context,
+            std::ptr::null_mut(),
+            Some(module),
+        );
     }
 }
 
@@ -230,7 +281,15 @@ fn subscribe(out: *mut *mut c_void, callback: Callback, userdata: *mut c_void, n
         name: name.to_vec(),
         modules: Mutex::new(HashSet::new()),
     }));
-    if SUBSCRIBER.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if SUBSCRIBER
+        .compare_exchange(
+            std::ptr::null_mut(),
+            new,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        )
+        .is_err()
+    {
         // SAFETY: nobody else has seen it.
         drop(unsafe { Box::from_raw(new) });
         return MULTIPLE_SUBSCRIBERS;

@@ -137,7 +137,10 @@ const RESULTS: &[(i32, &CStr)] = &[
     (35, c"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"),
     (38, c"CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED"),
     (39, c"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"),
-    (40, c"CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES"),
+    (
+        40,
+        c"CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES",
+    ),
     (41, c"CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED"),
     (42, c"CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED"),
     (43, c"CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED"),
@@ -154,10 +157,16 @@ pub fn callback(domain: u32, cbid: u32) -> Option<&'static CStr> {
         2 => RUNTIME,
         _ => return None,
     };
-    table.iter().find(|entry| entry.0 == cbid).map(|entry| entry.1)
+    table
+        .iter()
+        .find(|entry| entry.0 == cbid)
+        .map(|entry| entry.1)
 }
 
 /// Name of a result.
 pub fn result(code: i32) -> Option<&'static CStr> {
-    RESULTS.iter().find(|entry| entry.0 == code).map(|entry| entry.1)
+    RESULTS
+        .iter()
+        .find(|entry| entry.0 == code)
+        .map(|entry| entry.1)
 }

@@ -119,7 +119,11 @@ fn context_id(head: &ContextParams, size: usize) -> Result<u32, i32> {
     let (mut id, mut device) = (0, 0);
     let info = driver().ok_or(INVALID_CONTEXT)?.context_info;
     // SAFETY: the client's handle, checked by the driver; our own locals.
-    if unsafe { info(head.context, &raw mut id, &raw mut device) } == 0 { Ok(id) } else { Err(INVALID_CONTEXT) }
+    if unsafe { info(head.context, &raw mut id, &raw mut device) } == 0 {
+        Ok(id)
+    } else {
+        Err(INVALID_CONTEXT)
+    }
 }
 
 fn with_context(head: &ContextParams, size: usize, act: impl FnOnce(&mut Sampling) -> i32) -> i32 {
@@ -128,13 +132,18 @@ fn with_context(head: &ContextParams, size: usize, act: impl FnOnce(&mut Samplin
         Err(code) => return code,
     };
     let mut contexts = CONTEXTS.lock().expect("nobody panics holding it");
-    contexts.get_or_insert_default().get_mut(&id).map_or(INVALID_OPERATION, act)
+    contexts
+        .get_or_insert_default()
+        .get_mut(&id)
+        .map_or(INVALID_OPERATION, act)
 }
 
 unsafe fn configure(params: *mut ConfigurationParams, store: bool) -> i32 {
     // SAFETY: the client's struct and its array.
     let (params, infos) = unsafe {
-        let Some(params) = params.as_mut() else { return INVALID_PARAMETER };
+        let Some(params) = params.as_mut() else {
+            return INVALID_PARAMETER;
+        };
         if params.count == 0 || params.infos.is_null() {
             return INVALID_PARAMETER;
         }

@@ -77,11 +77,10 @@ impl Settings {
 fn record_size(version: u32) -> usize {
     match version {
         0..=17 => 176,
-        18 => 208,
-        19..=28 => 208,
-        ..130_100 => 216,
-        ..130_300 => 224,
-        ..130_400 => 232,
+        18..=28 => 208,
+        29..130_100 => 216,
+        130_100..130_300 => 224,
+        130_300..130_400 => 232,
         _ => 248,
     }
 }
@@ -92,8 +91,18 @@ fn kernel_name(value: &str) -> Option<Option<CString>> {
         "null" => Some(None),
         "empty" => Some(Some(CString::default())),
         "invalid" => Some(CString::new(&b"bad\xff\xfe\x80name"[..]).ok()),
-        _ => match value.strip_prefix("length:").and_then(|length| length.parse().ok()) {
-            Some(length) => Some(CString::new((0..length).map(|at| b'a' + (at % 26) as u8).collect::<Vec<_>>()).ok()),
+        _ => match value
+            .strip_prefix("length:")
+            .and_then(|length| length.parse().ok())
+        {
+            Some(length) => Some(
+                CString::new(
+                    (0..length)
+                        .map(|at| b'a' + (at % 26) as u8)
+                        .collect::<Vec<_>>(),
+                )
+                .ok(),
+            ),
             None => unusable("MOCK_CUPTI_KERNEL_NAME", value),
         },
     }
@@ -103,7 +112,9 @@ fn records(value: &str) -> Records {
     let mut records = Records::default();
     for item in value.split(',').filter(|item| !item.is_empty()) {
         let (what, every) = item.split_once(':').unwrap_or((item, "1"));
-        let every = every.parse().unwrap_or_else(|_| unusable("MOCK_CUPTI_RECORDS", value));
+        let every = every
+            .parse()
+            .unwrap_or_else(|_| unusable("MOCK_CUPTI_RECORDS", value));
         match what {
             "none" => records.none = true,
             "zero" => records.zero_times = every,
@@ -120,13 +131,21 @@ fn text(name: &str) -> String {
     // SAFETY: getenv returns null or a NUL-terminated string, copied at once.
     unsafe {
         let value = libc::getenv(name.as_ptr());
-        if value.is_null() { String::new() } else { CStr::from_ptr(value).to_string_lossy().into_owned() }
+        if value.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(value).to_string_lossy().into_owned()
+        }
     }
 }
 
 fn number(name: &str, default: u64) -> u64 {
     let value = text(name);
-    if value.is_empty() { default } else { value.parse().unwrap_or_else(|_| unusable(name, &value)) }
+    if value.is_empty() {
+        default
+    } else {
+        value.parse().unwrap_or_else(|_| unusable(name, &value))
+    }
 }
 
 /// Nonsense stops the test rather than hiding in it.
@@ -142,19 +161,37 @@ mod tests {
     #[test]
     fn record_lists() {
         let records = records("zero:3,duplicate:10");
-        assert_eq!((records.zero_times, records.duplicate, records.withhold, records.none), (3, 10, 0, false));
+        assert_eq!(
+            (
+                records.zero_times,
+                records.duplicate,
+                records.withhold,
+                records.none
+            ),
+            (3, 10, 0, false)
+        );
     }
 
     #[test]
     fn names() {
         assert!(kernel_name("").is_none());
         assert_eq!(kernel_name("null"), Some(None));
-        assert_eq!(kernel_name("length:600000").unwrap().unwrap().as_bytes().len(), 600_000);
+        assert_eq!(
+            kernel_name("length:600000")
+                .unwrap()
+                .unwrap()
+                .as_bytes()
+                .len(),
+            600_000
+        );
         assert!(kernel_name("invalid").unwrap().unwrap().to_str().is_err());
     }
 
     #[test]
     fn sizes_by_version() {
-        assert_eq!([17, 18, 28, 130_001, 130_101, 130_301, 130_401].map(record_size), [176, 208, 208, 216, 224, 232, 248]);
+        assert_eq!(
+            [17, 18, 28, 130_001, 130_101, 130_301, 130_401].map(record_size),
+            [176, 208, 208, 216, 224, 232, 248]
+        );
     }
 }
