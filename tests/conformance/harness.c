@@ -246,7 +246,7 @@ static void complete(const char *who, CUcontext ctx, uint32_t stream, uint8_t *b
     if (count == 1) step = valid;
     if (!quiet_buffers)
         printf("  buffer returned%s: %zu records, steps of %zu%s, validSize %s, then %u; context=%s stream=%u\n", who, count, step,
-                   even ? "" : " (uneven)", valid == count * step ? "exact" : "differs", result, ctx ? "set" : "null", stream);
+               even ? "" : " (uneven)", valid == count * step ? "exact" : "differs", result, ctx ? "set" : "null", stream);
     free(buffer);
     returned++;
 }
