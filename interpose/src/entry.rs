@@ -164,12 +164,15 @@ macro_rules! hooks {
 
                 #[allow(non_snake_case, clippy::too_many_arguments)]
                 unsafe extern "C" fn $name<const COPY: usize>($($arg: $ty),*) -> $ret {
-                    if !$set.wants($crate::__group!($($group)?)) {
-                        // SAFETY: the arguments are the caller's own.
-                        return unsafe { original::<COPY>()($($arg),*) };
-                    }
-                    // SAFETY: as above.
-                    unsafe { handled::<COPY>($($arg),*) }
+                    // One call for both ways, so that the compiler can make it
+                    // a jump that leaves the arguments where they are.
+                    let next: Function = if $set.wants($crate::__group!($($group)?)) {
+                        handled::<COPY>
+                    } else {
+                        original::<COPY>()
+                    };
+                    // SAFETY: the arguments are the caller's own.
+                    unsafe { next($($arg),*) }
                 }
 
                 #[inline(always)]
