@@ -85,6 +85,17 @@ fn by_many_threads_at_once() {
 }
 
 #[test]
+fn by_threads_while_the_first_namespace_is_made() {
+    let lab = Lab::new();
+    let target = lab.target("libtarget.so.1", 1, &[]);
+    for pause in ["0", "300", "1000", "3000", "10000"] {
+        let log = lab.compare(&["mixed", &target, pause]);
+        assert_eq!(log.calls(), 8 * 50 * 200 + 1);
+        assert!(log.reports.iter().all(|r| r.outcome == "hooked"), "{log:?}");
+    }
+}
+
+#[test]
 fn into_other_namespaces() {
     let lab = Lab::new();
     let target = lab.target("libtarget.so.1", 1, &["-DCONSTRUCTOR"]);

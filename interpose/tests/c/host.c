@@ -194,12 +194,18 @@ int main(int argc, char **argv)
         }
     } else if (!strcmp(mode, "fail")) {
         failures();
-    } else if (!strcmp(mode, "race")) {
+    } else if (!strcmp(mode, "race") || !strcmp(mode, "mixed")) {
         pthread_t threads[8];
         long wrong = 0;
         shared_path = path;
         for (int i = 0; i < 8; i++)
             pthread_create(&threads[i], NULL, race, NULL);
+        if (*mode == 'm') {
+            /* The first dlmopen comes while others load and unload. */
+            usleep(atoi(argv[3]));
+            void *handle = need(dlmopen(LM_ID_NEWLM, path, RTLD_NOW), path);
+            printf("mixed %d\n", call(handle, "targetInit", 1));
+        }
         for (int i = 0; i < 8; i++) {
             void *result;
             pthread_join(threads[i], &result);
