@@ -1,5 +1,7 @@
 //! Readable kernel names.
 
+use std::collections::HashMap;
+
 /// C++ and Rust names demangled, others as they are. A cut name cannot be demangled: it ends in `…`.
 pub fn demangle(bytes: &[u8], cut: bool) -> String {
     let name = String::from_utf8_lossy(bytes);
@@ -10,12 +12,38 @@ pub fn demangle(bytes: &[u8], cut: bool) -> String {
     clean(&text)
 }
 
+/// Remembers what it demangled: a program has few kernels and calls them often.
+#[derive(Debug, Default)]
+pub struct Demangler {
+    known: HashMap<Box<[u8]>, String>,
+}
+
+impl Demangler {
+    const MOST: usize = 10_000;
+
+    /// As [`demangle`].
+    pub fn name(&mut self, bytes: &[u8], cut: bool) -> String {
+        if cut {
+            return demangle(bytes, true);
+        }
+        if let Some(known) = self.known.get(bytes) {
+            return known.clone();
+        }
+        if self.known.len() >= Self::MOST {
+            self.known.clear();
+        }
+        let text = demangle(bytes, false);
+        self.known.insert(bytes.into(), text.clone());
+        text
+    }
+}
+
 fn whole(name: &str) -> Option<String> {
-    if name.starts_with("_R") || name.starts_with("_ZN") {
-        if let Ok(rust) = rustc_demangle::try_demangle(name)
-            && (name.starts_with("_R") || format!("{rust:#}") != format!("{rust}"))
-        {
-            return Some(format!("{rust:#}"));
+    // A legacy Rust name is also a C++ name; what tells it is the hash, which `{:#}` leaves out.
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        let short = format!("{rust:#}");
+        if name.starts_with("_R") || short != rust.to_string() {
+            return Some(short);
         }
     }
     if !name.starts_with("_Z") {

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use parcagpu_abi::probe::PROVIDER;
 
@@ -119,7 +119,7 @@ pub struct Found {
     /// The process.
     pub pid: u32,
     /// What it maps.
-    pub library: Rc<Library>,
+    pub library: Arc<Library>,
     /// What to add to addresses of the file.
     pub bias: u64,
     /// The path leads to another file or to none.
@@ -129,10 +129,20 @@ pub struct Found {
 /// Walks the processes; remembers which files it has looked at.
 #[derive(Default)]
 pub struct Scanner {
-    looked_at: HashMap<(String, u64), Option<Rc<Library>>>,
+    looked_at: HashMap<(String, u64), Option<Arc<Library>>>,
 }
 
 impl Scanner {
+    /// The processes chosen, or all when none is; one that is gone is left out.
+    pub fn scan_chosen(&mut self, pids: &[u32]) -> Vec<Found> {
+        if pids.is_empty() {
+            return self.scan();
+        }
+        pids.iter()
+            .flat_map(|pid| self.scan_process(*pid).unwrap_or_default())
+            .collect()
+    }
+
     /// All processes that map a library with our probes.
     pub fn scan(&mut self) -> Vec<Found> {
         let mut present = HashSet::new();
@@ -168,7 +178,7 @@ impl Scanner {
                 let Some(file) = open_mapped(pid, &mapping) else {
                     continue;
                 };
-                let library = open_library(file, &mapping.path).map(Rc::new);
+                let library = open_library(file, &mapping.path).map(Arc::new);
                 self.looked_at.insert(mapping.file.clone(), library);
             }
             if let Some(Some(library)) = self.looked_at.get(&mapping.file)
@@ -176,7 +186,7 @@ impl Scanner {
             {
                 found.push(Found {
                     pid,
-                    library: Rc::clone(library),
+                    library: Arc::clone(library),
                     bias,
                     deleted: mapping.deleted,
                 });

@@ -175,7 +175,14 @@ impl Entry {
         let Some(state) = self.state else {
             return "its status is not known".to_owned();
         };
-        let mut text = format!("the library is {}", state.name());
+        let mut text = match state {
+            State::Absent => "it did not initialise CUDA".to_owned(),
+            State::Hooked => "it loaded the CUDA driver but did not initialise it".to_owned(),
+            State::Dormant => "the library is dormant".to_owned(),
+            State::Active => "the library is active, no sampled launch yet".to_owned(),
+            State::Yielded => "the library has yielded".to_owned(),
+            State::Stopped => "the library has stopped".to_owned(),
+        };
         if state == State::Yielded && !self.holder.is_empty() {
             text += &format!(" to {}", self.holder);
         }
@@ -270,6 +277,9 @@ mod tests {
             entry.library_losses(),
             "1 buffer refused (pool full), 2 launches given up without a record"
         );
-        assert_eq!(entry.why_nothing(), "the library is absent: no consumer");
+        assert_eq!(
+            entry.why_nothing(),
+            "it did not initialise CUDA: no consumer"
+        );
     }
 }

@@ -13,6 +13,7 @@ mod preflight;
 mod private_copy;
 mod refusal;
 mod run;
+mod scan_thread;
 mod session;
 mod signals;
 mod status;

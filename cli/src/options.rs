@@ -189,7 +189,7 @@ pub struct RunOptions {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Size of the ring buffer between kernel and this program
-    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ring_mib: u32,
     /// The command and its arguments
     #[arg(

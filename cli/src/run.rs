@@ -121,11 +121,16 @@ fn code(status: ExitStatus) -> u8 {
 /// Takes events until the command ends; `None` when the user does not want to wait for it.
 fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Option<ExitStatus>> {
     let mut forwarded = 0;
-    let mut next_scan = Instant::now() + watch::SCAN_EVERY;
+    let mut next_look = Instant::now();
     let mut interrupts = 0;
     loop {
         session.poll(LOOK_EVERY)?;
-        view.tick(session);
+        // A flood of events must not make us look all the time.
+        if Instant::now() >= next_look {
+            next_look = Instant::now() + LOOK_EVERY;
+            session.look_at(child.id());
+            view.tick(session);
+        }
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
@@ -144,12 +149,7 @@ fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Opt
                 return Ok(None);
             }
         }
-        if Instant::now() >= next_scan {
-            session.rescan()?;
-            next_scan = Instant::now() + watch::SCAN_EVERY;
-        } else {
-            session.look_at(child.id());
-        }
+        session.rescan_aside()?;
     }
 }
 

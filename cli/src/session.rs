@@ -26,6 +26,7 @@ use parcagpu_abi::status;
 use crate::discover::{FileId, Found, Library, Scanner};
 use crate::events::{self, Event};
 use crate::refusal::refuse;
+use crate::scan_thread::ScanThread;
 use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
 
 #[allow(
@@ -39,7 +40,7 @@ mod skel {
 }
 
 /// Inode number of the initial PID namespace (PROC_PID_INIT_INO).
-const INITIAL_PID_NS: u64 = 0xeffff_ffc;
+const INITIAL_PID_NS: u64 = 0xefff_fffc;
 
 /// Takes the events.
 pub trait Sink {
@@ -102,6 +103,7 @@ pub struct Session {
     ring: RingBuffer<'static>,
     skel: ParcagpuSkel<'static>,
     scanner: Scanner,
+    scan_thread: Option<ScanThread>,
     wanted: Wanted,
     found: Vec<Found>,
     undecodable: Rc<RefCell<u64>>,
@@ -189,6 +191,7 @@ impl Session {
             ring,
             skel,
             scanner: Scanner::default(),
+            scan_thread: None,
             wanted,
             found: Vec::new(),
             undecodable,
@@ -209,14 +212,26 @@ impl Session {
     /// Looks for processes, attaches where we are not yet, and forgets files that nobody maps.
     /// The number of new attachments. With chosen processes, one that is gone is no error here.
     pub fn rescan(&mut self) -> Result<usize> {
-        self.found = if self.wanted.pids.is_empty() {
-            self.scanner.scan()
-        } else {
-            let pids = self.wanted.pids.clone();
-            pids.iter()
-                .flat_map(|pid| self.scanner.scan_process(*pid).unwrap_or_default())
-                .collect()
+        let found = self.scanner.scan_chosen(&self.wanted.pids);
+        self.take_over(found)
+    }
+
+    /// Does the same with what the scanning thread found since the last call; starts that thread.
+    pub fn rescan_aside(&mut self) -> Result<()> {
+        let thread = match &self.scan_thread {
+            Some(thread) => thread,
+            None => self
+                .scan_thread
+                .insert(ScanThread::start(self.wanted.pids.clone())?),
         };
+        if let Some(found) = thread.take() {
+            self.take_over(found)?;
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, found: Vec<Found>) -> Result<usize> {
+        self.found = found;
         if !self.wanted.discover {
             self.found.retain(|f| self.own.contains(&f.library.id));
             return Ok(0);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use parcagpu_abi::probe;
@@ -30,14 +30,13 @@ pub fn probes() -> Vec<&'static str> {
     .collect()
 }
 
-const REFRESH: Duration = Duration::from_secs(1);
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// `parcagpu top`
 pub fn top(options: &TopOptions) -> Result<ExitCode> {
     signals::install();
     let accounts = Rc::new(RefCell::new(Accounts::default()));
-    let sink: Rc<RefCell<dyn Sink>> = accounts.clone();
+    let sink: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Accounts>>::clone(&accounts);
     let mut session = watch::start(&options.scope, probes(), false, sink)?;
     let mut ledger = Ledger::default();
     ledger.begin(&session);
@@ -47,12 +46,12 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
         (None, true) => Some(1.0),
         (seconds, _) => seconds,
     };
-    let mut next = Instant::now() + REFRESH;
+    let mut next = Instant::now() + watch::REFRESH;
     watch::pump(&mut session, seconds, |session| {
         if Instant::now() < next {
             return true;
         }
-        next = Instant::now() + REFRESH;
+        next = Instant::now() + watch::REFRESH;
         ledger.refresh(session);
         !live || show_live(&accounts.borrow(), &ledger, session, options.raw_names)
     })?;

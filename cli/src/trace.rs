@@ -10,7 +10,7 @@ use parcagpu_abi::probe;
 use serde_json::{Map, Value, json};
 
 use crate::accounts::Accounts;
-use crate::demangle::{clean, demangle};
+use crate::demangle::{Demangler, clean};
 use crate::events::{Body, Event, Text, TextState};
 use crate::session::{Session, Sink};
 use crate::text::{clock_ns, count, duration, plural, time_of_day};
@@ -35,6 +35,7 @@ pub struct Tracer {
     told: HashSet<(u32, u64, usize, u64)>,
     realtime_offset: u64,
     broken: bool,
+    demangler: Demangler,
 }
 
 /// Repeats are only recognised among this many; past it everything is printed again.
@@ -52,6 +53,7 @@ impl Tracer {
             told: HashSet::new(),
             realtime_offset: offset,
             broken: false,
+            demangler: Demangler::default(),
         }))
     }
 
@@ -140,14 +142,14 @@ impl Tracer {
         !self.told.insert((h.pid, h.start_ns, h.probe, hash))
     }
 
-    fn name(&self, text: &Text<'_>) -> String {
+    fn name(&mut self, text: &Text<'_>) -> String {
         match text.state {
             TextState::Null => "(null)".to_owned(),
             TextState::Unreadable => "(unreadable)".to_owned(),
             state if self.style.raw_names => {
                 clean(&text.lossy()) + if state == TextState::Cut { "…" } else { "" }
             }
-            state => demangle(text.bytes, state == TextState::Cut),
+            state => self.demangler.name(text.bytes, state == TextState::Cut),
         }
     }
 }
@@ -173,7 +175,7 @@ impl Sink for Tracer {
             return;
         }
         let line = if self.style.json {
-            json_line(event).to_string()
+            json_line(event, &mut self.demangler).to_string()
         } else {
             let h = event.header;
             format!(
@@ -216,7 +218,7 @@ pub fn loss_line(session: &Session) -> String {
 }
 
 impl Tracer {
-    fn fields(&self, body: &Body<'_>) -> String {
+    fn fields(&mut self, body: &Body<'_>) -> String {
         match body {
             Body::Correlation { id, cbid, name } => {
                 format!("id={id} cbid={cbid} {}", self.name(name))
@@ -326,7 +328,7 @@ fn resource_kind(kind: u32) -> &'static str {
 }
 
 /// The JSON form of an event; its fields are listed in `parcagpu trace --help`.
-pub fn json_line(event: &Event<'_>) -> Value {
+pub fn json_line(event: &Event<'_>, demangler: &mut Demangler) -> Value {
     let h = event.header;
     let mut line = Map::new();
     line.insert("time_ns".into(), h.time_ns.into());
@@ -338,11 +340,11 @@ pub fn json_line(event: &Event<'_>) -> Value {
             line.extend(fields);
         }
     };
-    let named = |text: &Text<'_>| {
+    let mut named = |text: &Text<'_>| {
         json!({
             "name": text.lossy(),
             "name_state": text.state.name(),
-            "demangled": demangle(text.bytes, text.state == TextState::Cut),
+            "demangled": demangler.name(text.bytes, text.state == TextState::Cut),
         })
     };
     match &event.body {

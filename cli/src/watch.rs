@@ -20,8 +20,8 @@ use crate::signals;
 use crate::text::plural;
 use crate::trace::{Both, Style, Tracer};
 
-/// New processes are found within this time.
-pub const SCAN_EVERY: Duration = Duration::from_secs(1);
+/// Status blocks are read this often.
+pub const REFRESH: Duration = Duration::from_secs(1);
 /// Longest wait for events: how late a signal or the end of a command is noticed.
 pub const POLL: Duration = Duration::from_millis(100);
 
@@ -113,7 +113,6 @@ pub fn pump(
 ) -> Result<()> {
     let began = Instant::now();
     let deadline = seconds.map(|s| began + Duration::from_secs_f64(s));
-    let mut next_scan = began + SCAN_EVERY;
     loop {
         let now = Instant::now();
         let left = deadline.map_or(POLL, |d| d.saturating_duration_since(now).min(POLL));
@@ -123,10 +122,7 @@ pub fn pump(
         if !go_on || signals::count() > 0 || deadline.is_some_and(|d| now >= d) {
             return Ok(());
         }
-        if now >= next_scan {
-            session.rescan()?;
-            next_scan = now + SCAN_EVERY;
-        }
+        session.rescan_aside()?;
     }
 }
 
@@ -159,10 +155,10 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
     let mut session = start(&options.scope, probes, kernel_executed_too, sink)?;
     let mut ledger = Ledger::default();
     ledger.begin(&session);
-    let mut next = Instant::now() + SCAN_EVERY;
+    let mut next = Instant::now() + REFRESH;
     pump(&mut session, options.scope.seconds, |session| {
         if Instant::now() >= next {
-            next = Instant::now() + SCAN_EVERY;
+            next = Instant::now() + REFRESH;
             ledger.refresh(session);
         }
         tracer.borrow_mut().flush()

@@ -53,7 +53,7 @@ fn run_shows_every_launch_and_leaves_the_output_alone() {
     let rows: Vec<Vec<&str>> = err
         .lines()
         .map(|l| l.split_whitespace().collect())
-        .filter(|w: &Vec<&str>| w.len() > 8 && w[1] == "%")
+        .filter(|w: &Vec<&str>| w.len() >= 8 && w[1] == "%")
         .collect();
     assert_eq!(
         rows[0][..7],
