@@ -256,6 +256,11 @@ pub fn disabled() -> bool {
     std::env::var_os("PARCAGPU_DISABLE").is_some_and(|v| v == "1")
 }
 
+/// The debug level, for what happens before the configuration is read.
+pub fn debug_level_of_environment() -> u8 {
+    std::env::var_os("PARCAGPU_DEBUG").map_or(0, |value| debug_level(&value))
+}
+
 fn excerpt(text: &OsStr) -> String {
     const MAX: usize = 64;
     let text = text.to_string_lossy();

@@ -17,6 +17,12 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is in our own code.
+#[inline]
+pub fn is_inside() -> bool {
+    INSIDE.get()
+}
+
 /// Restores `errno` when dropped.
 pub struct KeepErrno(i32);
 

@@ -4,7 +4,7 @@
 //! guest: it does nothing until CUDA is initialised, next to nothing until a consumer attaches to a
 //! probe, and it neither prints nor aborts nor blocks.
 //!
-//! * [`preload`], [`lifecycle`]: how it comes up, and what happens on fork and exit
+//! * [`hooks`], [`lifecycle`]: how it comes up, and what happens on fork and exit
 //! * [`session`], [`machine`], [`watch`]: dormant, active, yielded; and our one thread
 //! * [`cupti`]: the library the records come from
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
@@ -16,12 +16,12 @@ pub mod config;
 pub mod cupti;
 pub mod entry;
 pub mod errors;
+pub mod hooks;
 pub mod lifecycle;
 pub mod log;
 pub mod machine;
 pub mod metadata;
 pub mod policy;
-pub mod preload;
 pub mod probes;
 pub mod sampling;
 pub mod session;
@@ -34,6 +34,9 @@ pub mod watch;
 /// to complain.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> std::ffi::c_int {
-    entry::guarded((), lifecycle::start);
+    // Inside cuInit the driver is not ready; where that is hooked, the hook starts when it is.
+    if !hooks::installed::init_is_hooked() {
+        entry::guarded((), lifecycle::start);
+    }
     1
 }

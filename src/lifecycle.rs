@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use parcagpu_abi::status::{Counter, State};
 
-use crate::config::{self, Config};
+use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::driver::Driver;
+use crate::hooks::{self, installed};
 use crate::machine::Machine;
 use crate::{clock, entry, errors, log, session, status, watch};
 
@@ -34,6 +35,7 @@ pub fn start() {
         return;
     }
     entry::silence_panics();
+    hooks::CUDA.want(0);
     let (config, problems) = Config::from_environment();
     log::set_level(config.debug);
     let block = status::block();
@@ -44,8 +46,9 @@ pub fn start() {
         .started_ns
         .store(clock::realtime_ns(), Ordering::Relaxed);
     status::set_config(&config);
-    status::set_text(&block.engine, "none");
-    status::set_text(&block.engine_reason, "started by CUDA_INJECTION64_PATH");
+    if config.api_callbacks == ApiCallbacks::Runtime {
+        installed::decide_in_callbacks();
+    }
     let session = session::make(config);
     if let Some(driver) = Driver::find() {
         let version = session.set_driver(driver).version();
@@ -110,6 +113,7 @@ fn log_counters() {
 /// Between fork and exec only what is async-signal-safe may run: atomics.
 unsafe extern "C" fn on_fork_child() {
     IN_CHILD.store(true, Ordering::Relaxed);
+    hooks::CUDA.want(0);
     if let Some(session) = session::get() {
         session.set_active(false);
     }

@@ -1,8 +1,10 @@
 //! The state machine of a process that uses CUDA: dormant, active, yielded.
 //!
-//! Owned by one thread at a time: the one that starts the session, then ours ([`crate::watch`]), which
-//! calls [`Machine::tick`] ten times a second. So nothing here is locked.
+//! Used by one thread at a time: the one that starts the session; ours ([`crate::watch`]), which calls
+//! [`Machine::tick`] ten times a second; and one of the program's that wants CUPTI for itself, which
+//! calls [`Machine::step_aside`].
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use crate::cupti::sys::{
     API_VERSION_12_3, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, Domain, SubscriberHandle,
 };
 use crate::cupti::{activity, callbacks, locate};
+use crate::hooks::{coexist, installed};
 use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
@@ -55,7 +58,9 @@ enum Phase {
     /// Nobody listens any more, but a launch was inside the switch when it was to be closed.
     Closing(Subscription),
     /// Somebody else is the subscriber; ask again at `retry`, then after twice `pause`.
-    Yielded { retry: u64, pause: u64 },
+    Refused { retry: u64, pause: u64 },
+    /// The program took CUPTI through our hooks, which also tell when it lets go.
+    Yielded,
     /// Starting failed; tried again when consumers have left and come back.
     Failed,
 }
@@ -69,6 +74,7 @@ pub struct Machine {
     next_rotation: u64,
     drain_until: u64,
     devices_known: bool,
+    turns: u32,
 }
 
 impl Machine {
@@ -83,6 +89,7 @@ impl Machine {
             next_rotation: 0,
             drain_until: 0,
             devices_known: false,
+            turns: 0,
         }
     }
 
@@ -91,22 +98,76 @@ impl Machine {
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
-            Phase::Dormant if wanted => self.activate(now, PAUSE.0),
+            Phase::Dormant | Phase::Yielded if wanted && !coexist::is_held() => {
+                self.activate(now, PAUSE.0)
+            }
+            Phase::Dormant if wanted => {
+                self.tell_yielded("another tool");
+                Phase::Yielded
+            }
             Phase::Active(subscription) if !wanted => self.deactivate(subscription, now),
             Phase::Active(subscription) => self.keep_house(subscription, now),
             Phase::Closing(subscription) => self.deactivate(subscription, now),
-            Phase::Yielded { .. } | Phase::Failed if !wanted => {
+            Phase::Yielded | Phase::Refused { .. } | Phase::Failed if !wanted => {
                 status::set_state(State::Dormant, "no consumer is attached");
                 self.session.activity_failed.store(false, Ordering::Relaxed);
                 Phase::Dormant
             }
-            Phase::Yielded { retry, pause } if now >= retry => {
+            Phase::Refused { .. } if coexist::is_held() => Phase::Yielded,
+            Phase::Refused { retry, pause } if now >= retry => {
                 self.activate(now, (pause * 2).min(PAUSE.1))
             }
             same => same,
         };
         self.drain(now);
         self.metadata.look(now);
+    }
+
+    /// Another part of the program is about to take CUPTI: gives it up, with no buffer of ours left
+    /// inside. Runs on the thread that wants it.
+    pub fn step_aside(&mut self, holder: &Path) {
+        self.turns += 1;
+        let name = holder.to_string_lossy();
+        status::set_text(&status::block().cupti_holder, &name);
+        let now = clock::monotonic_ns();
+        let subscription = match std::mem::replace(&mut self.phase, Phase::Dormant) {
+            Phase::Active(subscription) | Phase::Closing(subscription) => Some(subscription),
+            Phase::Dormant => None,
+            other => {
+                self.phase = other;
+                None
+            }
+        };
+        self.drain_until = 0;
+        let Some(subscription) = subscription else {
+            if self.session.pool.outstanding() > 0 {
+                self.flush(ACTIVITY_FLUSH_FORCED);
+                self.await_buffers(LAST_BUFFERS);
+            }
+            return;
+        };
+        self.session.set_active(false);
+        let deadline = Instant::now() + LAST_BUFFERS;
+        while !self.session.sampler.switch.close(self.session) && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        self.flush(ACTIVITY_FLUSH_FORCED);
+        self.await_buffers(LAST_BUFFERS);
+        self.deactivate(subscription, now);
+        self.drain_until = 0;
+        self.publish_buffers();
+        self.phase = Phase::Yielded;
+        self.tell_yielded(&name);
+    }
+
+    fn tell_yielded(&self, holder: &str) {
+        let why = format!("CUPTI is held by {holder} (turn {})", self.turns);
+        errors::report(
+            CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED as i32,
+            "yield",
+            &format!("{why}; there are no launches and kernel times until it lets go"),
+        );
+        status::set_state(State::Yielded, &why);
     }
 
     /// The end of the process: what CUPTI still holds is delivered. Records of kernels that have not
@@ -139,8 +200,9 @@ impl Machine {
                 report("cupti", error);
                 if status::state() != State::Yielded {
                     status::set_state(State::Yielded, "another tool in this process holds CUPTI");
+                    status::set_text(&status::block().cupti_holder, "unknown");
                 }
-                return Phase::Yielded {
+                return Phase::Refused {
                     retry: now + pause,
                     pause,
                 };
@@ -155,6 +217,7 @@ impl Machine {
             Ok(subscription) => {
                 status::block().add(Counter::Activations, 1);
                 status::set_state(State::Active, "a consumer is attached");
+                status::set_text(&status::block().cupti_holder, "");
                 Phase::Active(subscription)
             }
             Err(error) => {
@@ -183,8 +246,14 @@ impl Machine {
             report("cupti", error);
         }
         api.register_callbacks(activity::REQUEST, activity::COMPLETE)?;
+        self.session.set_subscriber(handle);
+        if let Some(driver) = self.session.driver() {
+            installed::verify(driver);
+        }
         let mut on = Vec::new();
-        for (domain, cbid) in callbacks::wanted(self.session.config.api_callbacks) {
+        for (domain, cbid) in callbacks::wanted(self.session.config.api_callbacks)
+            .filter(|launch| !callbacks::decided_in_hook(*launch))
+        {
             match api.enable_callback(handle, domain, cbid, true) {
                 Ok(()) => on.push((domain, cbid)),
                 Err(error) => errors::report(

@@ -3,14 +3,18 @@
 //! Made once, when CUDA is initialised, and never taken down. Whether it is *active* is one flag that
 //! every callback looks at first; [`crate::machine`] switches it.
 
+use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::config::Config;
 use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::callbacks;
 use crate::cupti::driver::Driver;
 use crate::cupti::pool::Pool;
+use crate::cupti::sys::SubscriberHandle;
 use crate::errors;
+use crate::hooks;
 use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
 
@@ -25,6 +29,7 @@ pub struct Session {
     /// Kernel activity could not be switched on; nothing more is tried until consumers change.
     pub activity_failed: AtomicBool,
     active: AtomicBool,
+    subscriber: AtomicPtr<c_void>,
     api: OnceLock<Api>,
     driver: OnceLock<Driver>,
 }
@@ -53,6 +58,7 @@ pub fn make(config: Config) -> &'static Session {
         pool: Pool::new(),
         activity_failed: AtomicBool::new(false),
         active: AtomicBool::new(false),
+        subscriber: AtomicPtr::new(std::ptr::null_mut()),
         api: OnceLock::new(),
         driver: OnceLock::new(),
     })
@@ -86,9 +92,23 @@ impl Session {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Lets callbacks be served, or not.
+    /// Lets callbacks and launch hooks be served, or not.
     pub fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Release);
+        hooks::CUDA.want(if active { hooks::SAMPLE } else { 0 });
+    }
+
+    /// Says under which subscription callbacks are switched around a sampled launch.
+    pub fn set_subscriber(&self, subscriber: SubscriberHandle) {
+        self.subscriber.store(subscriber.0, Ordering::Release);
+    }
+
+    /// Switches the callbacks of the launches that hooks decide upon.
+    fn switch_callbacks(&self, api: &Api, on: bool) -> Result<(), CuptiError> {
+        let subscriber = SubscriberHandle(self.subscriber.load(Ordering::Acquire));
+        callbacks::wanted(self.config.api_callbacks)
+            .filter(|launch| callbacks::decided_in_hook(*launch))
+            .try_for_each(|(domain, cbid)| api.enable_callback(subscriber, domain, cbid, on))
     }
 
     fn activity(&self, act: impl FnOnce(&Api) -> Result<(), CuptiError>) -> bool {
@@ -106,7 +126,10 @@ impl Activity for Session {
         if self.activity_failed.load(Ordering::Relaxed) {
             return false;
         }
-        let on = self.activity(Api::enable_kernels);
+        let on = self.activity(|api| {
+            self.switch_callbacks(api, true)?;
+            api.enable_kernels()
+        });
         if !on {
             self.activity_failed.store(true, Ordering::Relaxed);
         }
@@ -114,6 +137,9 @@ impl Activity for Session {
     }
 
     fn off(&self) {
-        self.activity(Api::disable_kernels);
+        self.activity(|api| {
+            api.disable_kernels()?;
+            self.switch_callbacks(api, false)
+        });
     }
 }

@@ -2,7 +2,11 @@
 //!
 //! It exists from the start of a session to the end of the process, and not in forked children. It
 //! blocks every signal, so that none of the program's is delivered to it.
+//!
+//! The machine is behind a lock that is only ever tried: our thread skips a look when it is taken, and a
+//! thread of the program that wants CUPTI tries with a bound.
 
+use std::path::Path;
 use std::sync::{Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +14,11 @@ use crate::entry::{self, Inside};
 use crate::errors;
 use crate::machine::Machine;
 
+/// Longest time a thread of the program that wants CUPTI tries for the machine.
+const STEP_ASIDE_LIMIT: Duration = Duration::from_millis(300);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// Longest time the end of the process waits for a thread that takes CUPTI.
+const FINISH_LIMIT: Duration = Duration::from_millis(100);
 /// Of address space; CUPTI's and our callbacks run on it.
 const STACK: usize = 1 << 20;
 
@@ -24,6 +32,7 @@ enum End {
     Done,
 }
 
+static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 static END: Mutex<End> = Mutex::new(End::Done);
 static ENDED: Condvar = Condvar::new();
 
@@ -32,13 +41,14 @@ fn end() -> std::sync::MutexGuard<'static, End> {
 }
 
 /// Starts the thread. Without it nothing is ever flushed, so a session that cannot have one is over.
-pub fn start(mut machine: Machine) -> bool {
+pub fn start(machine: Machine) -> bool {
     *end() = End::No;
+    with_machine(STEP_ASIDE_LIMIT, |slot| *slot = Some(machine));
     let started = without_signals(|| {
         std::thread::Builder::new()
             .name("parcagpu".to_owned())
             .stack_size(STACK)
-            .spawn(move || run(&mut machine))
+            .spawn(run)
     });
     match started {
         Ok(_) => true,
@@ -54,7 +64,42 @@ pub fn start(mut machine: Machine) -> bool {
     }
 }
 
-fn run(machine: &mut Machine) {
+/// Runs `act` on the machine once nobody else does, if that is within `limit`.
+fn with_machine(limit: Duration, act: impl FnOnce(&mut Option<Machine>)) -> bool {
+    let deadline = Instant::now() + limit;
+    let mut slot = loop {
+        match MACHINE.try_lock() {
+            Ok(slot) => break slot,
+            Err(TryLockError::Poisoned(e)) => break e.into_inner(),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return false,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
+        }
+    };
+    act(&mut slot);
+    true
+}
+
+/// Gives CUPTI up for another user, see [`Machine::step_aside`]. When the machine cannot be had in
+/// time, CUPTI will refuse that user; this is told.
+pub fn step_aside(holder: &Path) {
+    let done = with_machine(STEP_ASIDE_LIMIT, |slot| {
+        if let Some(machine) = slot {
+            machine.step_aside(holder);
+        }
+    });
+    if !done {
+        errors::report(
+            0,
+            "yield",
+            &format!(
+                "CUPTI could not be given up in time for {}",
+                holder.display()
+            ),
+        );
+    }
+}
+
+fn run() {
     let _inside = Inside::nested();
     loop {
         {
@@ -66,9 +111,21 @@ fn run(machine: &mut Machine) {
                 break;
             }
         }
-        entry::barrier((), || machine.tick());
+        entry::barrier((), || {
+            with_machine(Duration::ZERO, |slot| {
+                if let Some(machine) = slot {
+                    machine.tick();
+                }
+            });
+        });
     }
-    entry::barrier((), || machine.finish());
+    entry::barrier((), || {
+        with_machine(FINISH_LIMIT, |slot| {
+            if let Some(machine) = slot {
+                machine.finish();
+            }
+        });
+    });
     *end() = End::Done;
     ENDED.notify_all();
 }

@@ -14,6 +14,7 @@ use super::sys::{
 };
 use crate::config::ApiCallbacks;
 use crate::entry;
+use crate::hooks::{self, installed};
 use crate::sampling::launch::{Kind, Launch, Outcome, announced_name};
 use crate::session::{self, Session};
 
@@ -28,6 +29,17 @@ pub struct LaunchFunction {
     kind: Kind,
     many: bool,
     stream: Stream,
+}
+
+impl LaunchFunction {
+    fn launch(&self, id: u32, cbid: i32) -> Launch {
+        Launch {
+            kind: self.kind,
+            many: self.many,
+            id,
+            cbid,
+        }
+    }
 }
 
 /// Where the stream of a launch is found.
@@ -111,6 +123,12 @@ pub fn wanted(level: ApiCallbacks) -> impl Iterator<Item = (Domain, u32)> {
     of(DOMAIN_DRIVER_API, DRIVER).chain(of(DOMAIN_RUNTIME_API, runtime))
 }
 
+/// Whether launches with this callback are sampled by their hook: their callbacks are on only while a
+/// sampled launch is open.
+pub fn decided_in_hook((domain, cbid): (Domain, u32)) -> bool {
+    domain == DOMAIN_DRIVER_API && installed::decides(cbid)
+}
+
 /// A runtime call that is open on this thread.
 #[derive(Clone, Copy, Default)]
 struct RuntimeCall {
@@ -162,9 +180,60 @@ fn on_driver(session: &Session, cbid: u32, data: &CallbackData) {
         }
         return;
     }
-    on_launch(session, function, -(cbid as i32), data, || {
-        is_capturing(session, function, data)
-    });
+    let captured = || is_capturing(session, function, data);
+    if installed::decides(cbid) {
+        on_hooked(session, function, -(cbid as i32), data, captured);
+    } else {
+        on_launch(session, function, -(cbid as i32), data, captured);
+    }
+}
+
+/// A launch whose hook has decided already.
+fn on_hooked(
+    session: &Session,
+    function: &LaunchFunction,
+    cbid: i32,
+    data: &CallbackData,
+    captured: impl FnOnce() -> bool,
+) {
+    let Some(generation) = hooks::launch::sampled() else {
+        return;
+    };
+    if data.correlation_data.is_null() {
+        return;
+    }
+    let launch = function.launch(data.correlation_id, cbid);
+    match data.callback_site {
+        API_ENTER => {
+            // SAFETY: the slot is CUPTI's for this call and ours to write.
+            unsafe { data.correlation_data.write(u64::from(generation)) };
+            session.sampler.begin(launch);
+            hooks::launch::entered(launch.id);
+        }
+        API_EXIT => {
+            // SAFETY: as above.
+            let slot = unsafe { data.correlation_data.replace(0) };
+            if slot != u64::from(generation) {
+                return;
+            }
+            let outcome = match session.sampler.switch.is_current(generation) {
+                true => outcome_of(data, captured),
+                false => Outcome::Stale,
+            };
+            let name = announced_name(data.symbol_name, data.function_name);
+            session.sampler.end(launch, name, outcome);
+            hooks::launch::reported();
+        }
+        _ => {}
+    }
+}
+
+fn outcome_of(data: &CallbackData, captured: impl FnOnce() -> bool) -> Outcome {
+    match result_of(data) {
+        CUDA_SUCCESS if captured() => Outcome::Captured,
+        CUDA_SUCCESS => Outcome::Launched,
+        _ => Outcome::Failed,
+    }
 }
 
 fn on_runtime(session: &Session, cbid: u32, data: &CallbackData) {
@@ -190,12 +259,7 @@ fn on_launch(
     if data.correlation_data.is_null() {
         return;
     }
-    let launch = Launch {
-        kind: function.kind,
-        many: function.many,
-        id: data.correlation_id,
-        cbid,
-    };
+    let launch = function.launch(data.correlation_id, cbid);
     match data.callback_site {
         API_ENTER => {
             let slot = session.sampler.enter(launch, session);
@@ -205,11 +269,7 @@ fn on_launch(
         API_EXIT => {
             // SAFETY: as above. Cleared, so that no later call finds it.
             let slot = unsafe { data.correlation_data.replace(0) };
-            let outcome = || match result_of(data) {
-                CUDA_SUCCESS if captured() => Outcome::Captured,
-                CUDA_SUCCESS => Outcome::Launched,
-                _ => Outcome::Failed,
-            };
+            let outcome = || outcome_of(data, captured);
             let name = announced_name(data.symbol_name, data.function_name);
             session.sampler.exit(launch, slot, name, outcome, session);
         }

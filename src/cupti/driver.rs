@@ -1,17 +1,25 @@
 //! The few functions of libcuda that we call ourselves, in the copy that the process has mapped.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use super::sys::{CUDA_SUCCESS, CUresult, CUstream, CUuuid, STREAM_CAPTURE_STATUS_NONE};
 
+type GetProcAddress =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> CUresult;
 type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> CUresult;
+
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `..._PER_THREAD_DEFAULT_STREAM`.
+const PROC_ADDRESS_STREAM: [u64; 2] = [1, 2];
 
 /// libcuda as the process has it.
 #[derive(Clone, Copy)]
 pub struct Driver {
+    /// From `dlopen`, never closed.
+    handle: usize,
     get_version: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
     is_capturing: Option<IsCapturing>,
     is_capturing_ptsz: Option<IsCapturing>,
+    get_proc_address: Option<GetProcAddress>,
     device_count: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
     device_get: Option<unsafe extern "C" fn(*mut c_int, c_int) -> CUresult>,
     device_uuid: Option<unsafe extern "C" fn(*mut CUuuid, c_int) -> CUresult>,
@@ -38,9 +46,11 @@ impl Driver {
         // SAFETY: the types are the driver API's.
         unsafe {
             Some(Self {
+                handle: handle as usize,
                 get_version: symbol(handle, c"cuDriverGetVersion"),
                 is_capturing: symbol(handle, c"cuStreamIsCapturing"),
                 is_capturing_ptsz: symbol(handle, c"cuStreamIsCapturing_ptsz"),
+                get_proc_address: symbol(handle, c"cuGetProcAddress_v2"),
                 device_count: symbol(handle, c"cuDeviceGetCount"),
                 device_get: symbol(handle, c"cuDeviceGet"),
                 device_uuid: symbol(handle, c"cuDeviceGetUuid_v2")
@@ -70,6 +80,32 @@ impl Driver {
         // SAFETY: the driver accepted a launch into this stream just now; writes one int.
         query.is_some_and(|query| unsafe { query(stream, &mut status) } == CUDA_SUCCESS)
             && status != STREAM_CAPTURE_STATUS_NONE
+    }
+
+    /// Whether `cuGetProcAddress` gives another function for `base` than the one that is exported as
+    /// `name`. Unknown counts as no.
+    pub fn hands_out_another(&self, name: &str, base: &str, per_thread: bool) -> bool {
+        let (Some(get), Some(version)) = (self.get_proc_address, self.version()) else {
+            return false;
+        };
+        let (Ok(name), Ok(base)) = (CString::new(name), CString::new(base)) else {
+            return false;
+        };
+        // SAFETY: the handle is open and the name terminated.
+        let exported = unsafe { libc::dlsym(self.handle as *mut c_void, name.as_ptr()) };
+        let (mut given, mut status) = (std::ptr::null_mut(), 0);
+        let flags = PROC_ADDRESS_STREAM[usize::from(per_thread)];
+        // SAFETY: writes an address and an int.
+        let code = unsafe {
+            get(
+                base.as_ptr(),
+                &mut given,
+                version as c_int,
+                flags,
+                &mut status,
+            )
+        };
+        code == CUDA_SUCCESS && !given.is_null() && !exported.is_null() && given != exported
     }
 
     /// UUIDs by ordinal; empty before `cuInit`.

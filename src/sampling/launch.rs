@@ -1,11 +1,14 @@
 //! One launch, from its entry into the driver to its announcement.
 //!
-//! On entry the thread's bucket decides; a sampled launch joins the switch and is entered into
-//! [`Correlation`]. On exit it leaves the switch and, if the driver accepted it and its stream was
-//! not capturing, is announced by `cuda_correlation` on the launching thread. Between the two, the
-//! only state is the 64-bit slot that CUPTI shares between both callbacks of one call: the
-//! generation in which the launch joined, 0 for a launch that is not sampled. An exit whose entry was
-//! not seen in the same on-period is never announced.
+//! The thread's bucket decides; a sampled launch joins the switch, is entered into [`Correlation`]
+//! when CUPTI tells its id, and on exit, if the driver accepted it and its stream was not capturing,
+//! is announced by `cuda_correlation` on the launching thread.
+//!
+//! Where the launch function is hooked ([`crate::hooks::launch`]) the decision is made before CUPTI
+//! is involved. Elsewhere it is made in CUPTI's own callbacks, by [`Sampler::enter`] and
+//! [`Sampler::exit`]; between the two, the only state is the 64-bit slot that CUPTI shares between
+//! both callbacks of one call: the generation in which the launch joined, 0 for a launch that is not
+//! sampled. An exit whose entry was not seen in the same on-period is never announced.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
@@ -15,7 +18,7 @@ use parcagpu_abi::status::Counter;
 use super::bucket::Bucket;
 use super::correlation::Correlation;
 use super::deliver::Batch;
-use super::switch::{Activity, Refused, Switch};
+use super::switch::{Activity, Generation, Refused, Switch};
 use crate::probes::{self, touch};
 use crate::{clock, status};
 
@@ -62,6 +65,8 @@ pub enum Outcome {
     Failed,
     /// It went into a graph that is being captured: no record will come.
     Captured,
+    /// The session went away, or came anew, while the launch was open.
+    Stale,
 }
 
 thread_local! {
@@ -111,32 +116,61 @@ impl Sampler {
         }
     }
 
-    /// A launch enters the driver; gives the value for the slot.
-    pub fn enter(&self, launch: Launch, activity: &impl Activity) -> u64 {
-        let kind = launch.kind;
+    /// A launch is about to go to the driver: whether it is sampled, and in which on-period. The
+    /// switch is joined then, until [`Switch::leave`].
+    pub fn take(&self, kind: Kind, activity: &impl Activity) -> Option<Generation> {
         kind.count(Counter::EagerSeen, Counter::GraphSeen);
         let rate = self.rate_of(kind);
         if !kind.with_bucket(|bucket| bucket.take(clock::monotonic_ns(), rate)) {
             kind.count(Counter::EagerRefused, Counter::GraphRefused);
-            return 0;
+            return None;
         }
         match self.switch.join(activity) {
-            Ok(generation) => {
-                self.correlation.begin(launch.id, launch.many);
-                u64::from(generation)
-            }
+            Ok(generation) => Some(generation),
             Err(refused) => {
-                kind.with_bucket(|bucket| bucket.give_back(rate));
+                self.give_back(kind);
                 if refused == Refused::Busy {
                     status::block().add(Counter::SwitchBusy, 1);
                 }
-                0
+                None
             }
         }
     }
 
-    /// A launch returns from the driver. `slot` is what [`Self::enter`] gave; `outcome` is asked for
-    /// sampled launches only.
+    /// The token of a launch that was not sampled after all.
+    pub fn give_back(&self, kind: Kind) {
+        let rate = self.rate_of(kind);
+        kind.with_bucket(|bucket| bucket.give_back(rate));
+    }
+
+    /// A sampled launch has its id.
+    pub fn begin(&self, launch: Launch) {
+        self.correlation.begin(launch.id, launch.many);
+    }
+
+    /// A sampled launch returned from the driver: it is announced if a record will come. Otherwise
+    /// its token goes back.
+    pub fn end(&self, launch: Launch, name: *const c_char, outcome: Outcome) {
+        match outcome {
+            Outcome::Launched => return self.announce(launch, name),
+            Outcome::Captured => status::block().add(Counter::CapturedLaunches, 1),
+            Outcome::Failed | Outcome::Stale => {}
+        }
+        self.correlation.cancel(launch.id);
+        self.give_back(launch.kind);
+    }
+
+    /// [`Self::take`] and [`Self::begin`] where the launch is decided upon inside CUPTI's callback;
+    /// gives the value for the slot.
+    pub fn enter(&self, launch: Launch, activity: &impl Activity) -> u64 {
+        let Some(generation) = self.take(launch.kind, activity) else {
+            return 0;
+        };
+        self.begin(launch);
+        u64::from(generation)
+    }
+
+    /// The other end of [`Self::enter`]. `outcome` is asked for sampled launches only.
     pub fn exit(
         &self,
         launch: Launch,
@@ -146,24 +180,17 @@ impl Sampler {
         activity: &impl Activity,
     ) {
         // What is not a generation was put there by somebody else.
-        let Ok(generation) = u32::try_from(slot) else {
+        let Ok(generation) = Generation::try_from(slot) else {
             return;
         };
         if generation == 0 {
             return;
         }
-        let same_period = self.switch.leave(generation, activity);
-        let outcome = outcome();
-        if !same_period || outcome != Outcome::Launched {
-            self.correlation.cancel(launch.id);
-            let rate = self.rate_of(launch.kind);
-            launch.kind.with_bucket(|bucket| bucket.give_back(rate));
-            if outcome == Outcome::Captured {
-                status::block().add(Counter::CapturedLaunches, 1);
-            }
-            return;
-        }
-        self.announce(launch, name);
+        let outcome = match self.switch.leave(generation, activity) {
+            true => outcome(),
+            false => Outcome::Stale,
+        };
+        self.end(launch, name, outcome);
     }
 
     fn announce(&self, launch: Launch, name: *const c_char) {

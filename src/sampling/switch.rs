@@ -75,6 +75,12 @@ impl Switch {
         self.0.load(Ordering::Acquire) & ON != 0
     }
 
+    /// Whether the on-period of a launch that joined is still going on.
+    pub fn is_current(&self, joined: Generation) -> bool {
+        let word = self.0.load(Ordering::Acquire);
+        generation(word) == joined && word & ON != 0 && word & CLOSED == 0
+    }
+
     /// A launch comes in.
     pub fn join(&self, activity: &impl Activity) -> Result<Generation, Refused> {
         let mut word = self.0.load(Ordering::Acquire);

@@ -1,0 +1,175 @@
+//! What was put in, and what is done where it was not.
+//!
+//! [`report`] is told of every mapped copy of a watched library, by the loader's thread and under the
+//! loader's lock: it writes numbers and texts and calls nothing that loads.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parcagpu_abi::status::State;
+use parcagpu_interpose::{Choice, EngineKind, Outcome, Refusal, Report};
+
+use crate::config;
+use crate::cupti::driver::Driver;
+use crate::cupti::locate::file_of;
+use crate::cupti::sys::driver_cbid as cbid;
+use crate::{entry, errors, status};
+
+/// Name of the variable by which the driver finds a library to load in `cuInit`.
+const INJECTION: &str = "CUDA_INJECTION64_PATH";
+
+/// The launch functions that are hooked: name, callback id, and whether it is the twin for
+/// per-thread default streams.
+const LAUNCHES: [(&str, u32, bool); 8] = [
+    ("cuLaunchKernel", cbid::LAUNCH_KERNEL, false),
+    ("cuLaunchKernel_ptsz", cbid::LAUNCH_KERNEL_PTSZ, true),
+    ("cuLaunchKernelEx", cbid::LAUNCH_KERNEL_EX, false),
+    ("cuLaunchKernelEx_ptsz", cbid::LAUNCH_KERNEL_EX_PTSZ, true),
+    (
+        "cuLaunchCooperativeKernel",
+        cbid::LAUNCH_COOPERATIVE_KERNEL,
+        false,
+    ),
+    (
+        "cuLaunchCooperativeKernel_ptsz",
+        cbid::LAUNCH_COOPERATIVE_KERNEL_PTSZ,
+        true,
+    ),
+    ("cuGraphLaunch", cbid::GRAPH_LAUNCH, false),
+    ("cuGraphLaunch_ptsz", cbid::GRAPH_LAUNCH_PTSZ, true),
+];
+
+/// Bit `i`: sampling of `LAUNCHES[i]` is decided in its hook.
+static DECIDES: AtomicU32 = AtomicU32::new(0);
+static CU_INIT: AtomicBool = AtomicBool::new(false);
+
+/// Whether launches with this driver callback id are decided upon in their hook, not in CUPTI's
+/// callback.
+#[inline]
+pub fn decides(driver_cbid: u32) -> bool {
+    LAUNCHES
+        .iter()
+        .position(|(_, cbid, _)| *cbid == driver_cbid)
+        .is_some_and(|i| DECIDES.load(Ordering::Relaxed) & (1 << i) != 0)
+}
+
+/// Whether `cuInit` is hooked, so that the session starts when it returns.
+pub fn init_is_hooked() -> bool {
+    CU_INIT.load(Ordering::Relaxed)
+}
+
+/// Leaves every decision to CUPTI's callbacks.
+pub fn decide_in_callbacks() {
+    DECIDES.store(0, Ordering::Relaxed);
+}
+
+/// A driver that hands out other functions than it exports runs launches that no hook sees; those
+/// functions are left to CUPTI's callbacks.
+pub fn verify(driver: &Driver) {
+    for (i, (name, _, per_thread)) in LAUNCHES.iter().enumerate() {
+        let base = name.trim_end_matches("_ptsz");
+        if driver.hands_out_another(name, base, *per_thread) {
+            DECIDES.fetch_and(!(1 << i), Ordering::Relaxed);
+            crate::debug_log!(1, "{name}: cuGetProcAddress gives another function");
+        }
+    }
+}
+
+/// The engine that is asked for; an error in the variable is told when the session starts.
+pub fn choice() -> Choice {
+    if config::disabled() {
+        return Choice::None;
+    }
+    std::env::var("PARCAGPU_HOOK_ENGINE")
+        .ok()
+        .and_then(|name| name.parse().ok())
+        .unwrap_or_default()
+}
+
+/// Told once for every mapped copy of a watched library.
+pub fn report(report: &Report) {
+    if config::disabled() {
+        return;
+    }
+    entry::silence_panics();
+    crate::log::set_level(config::debug_level_of_environment());
+    crate::debug_log!(
+        1,
+        "{}: {} by engine {:?} in {:?}",
+        report.library,
+        report.outcome,
+        report.engine,
+        report.took
+    );
+    for (name, refusal) in &report.refused {
+        crate::debug_log!(1, "{name} is left alone: {refusal}");
+        // Older drivers lack newer functions, and a function that shares another's code is hooked with
+        // it.
+        if !matches!(refusal, Refusal::Missing | Refusal::SameAs(_)) {
+            errors::report(0, "hooks", &format!("{name} is left alone: {refusal}"));
+        }
+    }
+    match report.outcome {
+        Outcome::Hooked | Outcome::LateLoad | Outcome::NoEngine => {}
+        _ => errors::report(
+            0,
+            "hooks",
+            &format!("{}: {}", report.library, report.outcome),
+        ),
+    }
+    if is_driver(&report.library) {
+        report_driver(report);
+    }
+}
+
+fn is_driver(library: &str) -> bool {
+    library
+        .rsplit('/')
+        .next()
+        .is_some_and(|name| name.starts_with("libcuda.so"))
+}
+
+fn report_driver(report: &Report) {
+    let block = status::block();
+    if report.outcome == Outcome::Hooked {
+        for (i, (name, _, _)) in LAUNCHES.iter().enumerate() {
+            let shared = |(other, refusal): &(&str, Refusal)| {
+                other == name && matches!(refusal, Refusal::SameAs(_))
+            };
+            if report.hooked.contains(name) || report.refused.iter().any(shared) {
+                DECIDES.fetch_or(1 << i, Ordering::Relaxed);
+            }
+        }
+        if report.hooked.contains(&"cuInit") {
+            CU_INIT.store(true, Ordering::Relaxed);
+        }
+    }
+    if block.state.load(Ordering::Relaxed) != State::Absent as u32 {
+        return;
+    }
+    let hooked = report.engine != EngineKind::None;
+    status::set_text(&block.engine, report.engine.name());
+    let reason = if hooked {
+        report.reason.to_owned()
+    } else {
+        format!("{}. {}", report.outcome, report.reason)
+    };
+    status::set_text(&block.engine_reason, reason.trim_end_matches([' ', '.']));
+    if hooked {
+        status::set_state(State::Hooked, "CUDA is not initialised yet");
+    }
+    if !init_is_hooked() && report.outcome != Outcome::LateLoad {
+        ask_driver_to_load_us();
+    }
+}
+
+/// The second way in, for a driver whose `cuInit` is not hooked: it loads what this variable names.
+fn ask_driver_to_load_us() {
+    if std::env::var_os(INJECTION).is_some() {
+        return;
+    }
+    if let Some(path) = file_of(report as *const std::ffi::c_void) {
+        // SAFETY: the environment may be read by other threads of the program at this moment only if
+        // it loads the driver late and with no hooks possible; there is no other way in then.
+        unsafe { std::env::set_var(INJECTION, path) };
+    }
+}

@@ -1,0 +1,83 @@
+//! The functions of the driver and of CUPTI that this library replaces.
+//!
+//! The lists below are all there is: a line names the function, its type and its handler. They are put
+//! in by [`parcagpu_interpose`] when the loader maps the library, before anybody runs in it, and stay
+//! in; [`HookSet::want`] turns handlers off when there is nothing to do, and a hook is then one load
+//! and a tail call.
+//!
+//! * [`boot`]: `cuInit` and the loads, which bring the session up
+//! * [`launch`]: the launches, where sampling is decided
+//! * [`coexist`]: the program's own use of CUPTI, for which we step aside
+//! * [`installed`]: what was put in, and what is done where it was not
+
+pub mod boot;
+pub mod coexist;
+pub mod installed;
+pub mod launch;
+
+use std::ffi::{c_char, c_void};
+
+use parcagpu_interpose::{hooks, watch};
+
+use crate::cupti::sys::{
+    BufferCompleteFunc, BufferRequestFunc, CUptiResult, CUresult, CallbackFunc, LaunchConfig,
+    SubscriberHandle,
+};
+
+/// Handlers that bring the session up; wanted until it is there.
+pub const BOOT: u8 = 1;
+/// Handlers that sample; wanted while the session is active.
+pub const SAMPLE: u8 = 2;
+
+type Ptr = *mut c_void;
+
+hooks! {
+    /// What is replaced in libcuda.
+    pub static CUDA: HookSet = [
+        fn cuInit(flags: u32) -> CUresult => boot::init, when BOOT;
+        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::module_load, when BOOT;
+        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT;
+        fn cuModuleLoadDataEx(module: *mut Ptr, image: *const c_void, count: u32, options: Ptr, values: Ptr) -> CUresult
+            => boot::module_load_data_ex, when BOOT;
+        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT;
+        fn cuLibraryLoadData(library: *mut Ptr, code: *const c_void, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
+            => boot::library_load, when BOOT;
+        fn cuLibraryLoadFromFile(library: *mut Ptr, file: *const c_void, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
+            => boot::library_load, when BOOT;
+        fn cuLaunchKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
+            => launch::kernel, when BOOT | SAMPLE;
+        fn cuLaunchKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
+            => launch::kernel_ptsz, when BOOT | SAMPLE;
+        fn cuLaunchKernelEx(config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
+            => launch::kernel_ex, when BOOT | SAMPLE;
+        fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
+            => launch::kernel_ex_ptsz, when BOOT | SAMPLE;
+        fn cuLaunchCooperativeKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr) -> CUresult
+            => launch::cooperative, when BOOT | SAMPLE;
+        fn cuLaunchCooperativeKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr) -> CUresult
+            => launch::cooperative_ptsz, when BOOT | SAMPLE;
+        fn cuGraphLaunch(graph: Ptr, stream: Ptr) -> CUresult => launch::graph, when BOOT | SAMPLE;
+        fn cuGraphLaunch_ptsz(graph: Ptr, stream: Ptr) -> CUresult => launch::graph_ptsz, when BOOT | SAMPLE;
+    ];
+}
+
+hooks! {
+    /// What is replaced in libcupti. Our own calls pass through it as well.
+    pub static CUPTI: HookSet = [
+        fn cuptiSubscribe(handle: *mut SubscriberHandle, callback: CallbackFunc, data: Ptr) -> CUptiResult
+            => coexist::subscribe;
+        fn cuptiSubscribe_v2(handle: *mut SubscriberHandle, callback: CallbackFunc, data: Ptr, params: Ptr) -> CUptiResult
+            => coexist::subscribe_v2;
+        fn cuptiUnsubscribe(handle: SubscriberHandle) -> CUptiResult => coexist::unsubscribe;
+        fn cuptiActivityRegisterCallbacks(request: BufferRequestFunc, complete: BufferCompleteFunc) -> CUptiResult
+            => coexist::register_callbacks;
+        fn cuptiFinalize() -> CUptiResult => coexist::finalize;
+    ];
+}
+
+watch! {
+    /// Which libraries are looked for.
+    pub static WATCH: Watch = { "libcuda.so" => CUDA, "libcupti.so" => CUPTI };
+    choice = installed::choice;
+    report = installed::report;
+}
