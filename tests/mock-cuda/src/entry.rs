@@ -12,6 +12,8 @@ use crate::error::{Error, NOT_INITIALIZED, Outcome, STUB_LIBRARY};
 use crate::link::{API_CBIDS, ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME};
 use crate::{context, export, faults, init, log, settings};
 
+/// Callback id of `cuInit`.
+const INIT: u32 = 1;
 /// Callback id of `cuGetExportTable`, which knows no table but CUPTI's.
 const EXPORT_TABLE: u32 = 135;
 
@@ -193,9 +195,11 @@ fn with_callbacks(
         result: 0,
     };
     let wanted = callbacks(domain, function.cbid);
+    let mut entered = false;
     if wanted.load(Ordering::Relaxed) != 0
         && let Some(tool) = export::tool()
     {
+        entered = true;
         call.symbol = symbol();
         fill_context(&mut call);
         // SAFETY: the call outlives the callback.
@@ -205,8 +209,10 @@ fn with_callbacks(
         Ok(()) => 0,
         Err(error) => error.0,
     };
-    // Looked at again: a callback may have been turned on or off while the call ran.
-    if wanted.load(Ordering::Relaxed) != 0
+    // Looked at again: a callback may have been turned on or off while the call ran. The first
+    // `cuInit` is different: turned on from the injected library, it has no exit (measured).
+    if (entered || function.cbid != INIT || domain != DOMAIN_DRIVER)
+        && wanted.load(Ordering::Relaxed) != 0
         && let Some(tool) = export::tool()
     {
         call.symbol = symbol();

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::link::{API_CBIDS, DriverLink, LINK_VERSION, ModuleImage, Resource, SMALL_CBIDS, Tool};
-use crate::{context, faults, init, log, module, timeline};
+use crate::{context, faults, init, log, timeline};
 
 /// Resource callback ids.
 pub const CONTEXT_CREATED: u32 = 1;
@@ -20,6 +20,8 @@ pub const CU_INIT_FINISHED: u32 = 5;
 pub const MODULE_LOADED: u32 = 6;
 /// A module's code is about to go.
 pub const MODULE_UNLOAD_STARTING: u32 = 7;
+/// A kernel of the module is being launched.
+pub const MODULE_PROFILED: u32 = 8;
 /// Synchronisation callback ids.
 pub const STREAM_SYNCHRONIZED: u32 = 1;
 /// A context was synchronised.
@@ -42,7 +44,6 @@ pub static LINK: DriverLink = DriverLink {
     logging,
     log: log_line,
     fault,
-    modules: module::each,
     context_info: context::info,
     stream_id: context::stream_id,
 };
@@ -62,9 +63,14 @@ pub fn activity() -> Option<&'static Tool> {
     }
 }
 
+/// Whether a resource callback is on.
+pub fn wanted(cbid: u32) -> bool {
+    LINK.resource_callbacks[cbid as usize].load(Ordering::Acquire) != 0
+}
+
 /// Tells CUPTI about a resource, if it wants to know.
 pub fn resource(cbid: u32, context: *mut c_void, handle: *mut c_void, module: *const ModuleImage) {
-    if LINK.resource_callbacks[cbid as usize].load(Ordering::Acquire) != 0
+    if wanted(cbid)
         && let Some(tool) = tool()
     {
         let resource = Resource {

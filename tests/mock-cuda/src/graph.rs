@@ -196,6 +196,9 @@ fn graph_launch(
     if captured.is_some() || exec.nodes.is_empty() {
         return Ok(());
     }
+    exec.nodes
+        .iter()
+        .for_each(|node| crate::module::profiled(node.kernel, context));
     let tool = export::activity();
     let mut spans = Vec::new();
     stream.line.reserve(

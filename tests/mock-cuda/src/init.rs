@@ -1,8 +1,9 @@
 //! `cuInit`, the injection protocol, and what fork leaves.
 //!
 //! The first successful `cuInit` loads the library named by `CUDA_INJECTION64_PATH` and calls its
-//! `InitializeInjection` before it returns, whatever comes of it. A forked child of an initialised
-//! process gets 3 from every call, `cuInit` included.
+//! `InitializeInjection` before it returns, whatever comes of it. Measured: other calls made from in
+//! there return 3; a `cuInit` returns 0, but then the outer one and every later one return 3. A
+//! forked child of an initialised process gets 3 from every call, `cuInit` included.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -18,16 +19,20 @@ const DONE: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(FRESH);
 /// Thread that runs the first `cuInit`: it may call in again from the injected library.
 static INITIALIZER: AtomicI32 = AtomicI32::new(0);
+/// The injected library is being asked.
+static INJECTING: AtomicBool = AtomicBool::new(false);
+/// It called `cuInit`.
+static SPOILED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Whether calls other than the early ones may do their work.
 pub fn usable() -> bool {
-    STATE.load(Ordering::Acquire) != FRESH && !FORKED.load(Ordering::Relaxed)
+    STATE.load(Ordering::Acquire) == DONE && !lost()
 }
 
 /// For CUPTI: whether `cuInit` has returned success.
 pub extern "C" fn initialized() -> i32 {
-    i32::from(STATE.load(Ordering::Acquire) == DONE && !FORKED.load(Ordering::Relaxed))
+    i32::from(usable())
 }
 
 driver_api! {
@@ -44,7 +49,7 @@ driver_api! {
 }
 
 fn init(flags: u32) -> Outcome {
-    if FORKED.load(Ordering::Relaxed) {
+    if lost() {
         return Err(NOT_INITIALIZED);
     }
     if flags != 0 {
@@ -62,6 +67,9 @@ fn init(flags: u32) -> Outcome {
         {
             timeline::sleep_until(timeline::now() + 50_000);
         }
+        if INJECTING.load(Ordering::Acquire) && INITIALIZER.load(Ordering::Acquire) == log::tid() {
+            SPOILED.store(true, Ordering::Release);
+        }
         return Ok(());
     }
     INITIALIZER.store(log::tid(), Ordering::Release);
@@ -70,8 +78,13 @@ fn init(flags: u32) -> Outcome {
     if settings::get().init_reenters {
         reenter();
     }
+    INJECTING.store(true, Ordering::Release);
     inject();
+    INJECTING.store(false, Ordering::Release);
     STATE.store(DONE, Ordering::Release);
+    if lost() {
+        return Err(NOT_INITIALIZED);
+    }
     export::resource(
         export::CU_INIT_FINISHED,
         std::ptr::null_mut(),
@@ -79,6 +92,12 @@ fn init(flags: u32) -> Outcome {
         std::ptr::null(),
     );
     Ok(())
+}
+
+/// Whether nothing will ever work again in this process.
+fn lost() -> bool {
+    FORKED.load(Ordering::Relaxed)
+        || SPOILED.load(Ordering::Relaxed) && !INJECTING.load(Ordering::Relaxed)
 }
 
 unsafe extern "C" fn forked() {

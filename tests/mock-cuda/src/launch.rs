@@ -93,6 +93,7 @@ fn launch(
     {
         return Ok(());
     }
+    module::profiled(kernel, context);
     let mut span = (0, 0);
     stream
         .line

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32};
 /// Names the export table; a driver that does not know it is not ours.
 pub const LINK_UUID: [u8; 16] = *b"parcagpu-sim-lnk";
 /// Raised when anything in this file changes.
-pub const LINK_VERSION: u32 = 2;
+pub const LINK_VERSION: u32 = 3;
 
 /// Callback domain of driver functions.
 pub const DOMAIN_DRIVER: u32 = 1;
@@ -164,9 +164,6 @@ pub struct DriverLink {
     pub log: unsafe extern "C" fn(*const u8, usize),
     /// Result scripted for this call of the named function, `i32::MIN` for none. Counts calls.
     pub fault: unsafe extern "C" fn(*const u8, usize) -> i32,
-    /// Calls back for every loaded module, oldest first.
-    pub modules:
-        unsafe extern "C" fn(unsafe extern "C" fn(*const ModuleImage, *mut c_void), *mut c_void),
     /// Id and device of a context; non-zero when the handle is none.
     pub context_info: unsafe extern "C" fn(*mut c_void, *mut u32, *mut u32) -> i32,
     /// Id of a stream (context, stream, per-thread default stream); non-zero when unknown.

@@ -199,16 +199,18 @@ pub fn unload_all(context: u32) {
     }
 }
 
-/// For CUPTI: every loaded module.
-pub unsafe extern "C" fn each(
-    visit: unsafe extern "C" fn(*const ModuleImage, *mut c_void),
-    data: *mut c_void,
-) {
-    let modules = MODULES.lock().expect("nobody panics holding it").clone();
-    for module in modules {
-        let described = describe(module);
-        // SAFETY: CUPTI's own function and data.
-        unsafe { visit(&raw const described, data) };
+/// Tells CUPTI whose code a launch is about to run. Measured: at every launch of a module's kernel,
+/// whether the module was loaded before the subscriber came or after.
+pub fn profiled(kernel: &Kernel, context: &'static Object<Context>) {
+    if export::wanted(export::MODULE_PROFILED) {
+        let of_library = || {
+            kernel
+                .library
+                .map(|library| library_module(library, context))
+        };
+        if let Some(module) = kernel.module.or_else(of_library) {
+            notify(export::MODULE_PROFILED, module);
+        }
     }
 }
 

@@ -10,11 +10,12 @@
 use std::cell::OnceCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Once};
+use std::sync::{Arc, Condvar, Mutex, Once, OnceLock};
 use std::time::Duration;
 
 use crate::api::{
-    INVALID_KIND, INVALID_PARAMETER, MAX_LIMIT_REACHED, SIZE_NOT_SUFFICIENT, SUCCESS, driver, hold,
+    INVALID_KIND, INVALID_PARAMETER, MAX_LIMIT_REACHED, NOT_COMPATIBLE, SIZE_NOT_SUFFICIENT,
+    SUCCESS, driver, hold,
 };
 use crate::callbacks::TOOL;
 use crate::cupti_api;
@@ -62,9 +63,24 @@ static LATENCY: AtomicU8 = AtomicU8::new(0);
 static ENABLED: AtomicU32 = AtomicU32::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-thread_local! {
-    static OWN: OnceCell<Slot> = const { OnceCell::new() };
+/// A thread's own slot. When the thread ends, CUPTI returns its buffer (measured).
+struct OwnSlot(Slot);
+
+impl Drop for OwnSlot {
+    fn drop(&mut self) {
+        let last = self.0.lock().expect("nobody panics holding it").take();
+        if let Some(buffer) = last {
+            close(buffer);
+        }
+    }
 }
+
+thread_local! {
+    static OWN: OnceCell<OwnSlot> = const { OnceCell::new() };
+}
+
+/// The slot of all threads, without a buffer per thread.
+static SHARED: OnceLock<Slot> = OnceLock::new();
 
 fn slots() -> std::sync::MutexGuard<'static, Vec<Slot>> {
     SLOTS.lock().expect("nobody panics holding it")
@@ -77,10 +93,9 @@ fn new_slot() -> Slot {
 }
 
 fn slot() -> Slot {
-    static SHARED: std::sync::OnceLock<Slot> = std::sync::OnceLock::new();
     let own = (PER_THREAD.load(Ordering::Relaxed) != 0)
         .then(|| {
-            OWN.try_with(|own| Arc::clone(own.get_or_init(new_slot)))
+            OWN.try_with(|own| Arc::clone(&own.get_or_init(|| OwnSlot(new_slot())).0))
                 .ok()
         })
         .flatten();
@@ -262,13 +277,20 @@ pub fn flush(forced: bool) {
         *closed = waiting;
     }
     let mut held_back = Vec::new();
+    // Measured: once a buffer per thread is asked for, the shared one is not looked at any more.
+    let per_thread = PER_THREAD.load(Ordering::Relaxed) != 0;
+    let forgotten =
+        |slot: &Slot| per_thread && SHARED.get().is_some_and(|shared| Arc::ptr_eq(shared, slot));
     slots().retain(|slot| {
+        if forgotten(slot) {
+            return true;
+        }
         let mut current = slot.lock().expect("nobody panics holding it");
         match &*current {
             Some(buffer) if forced || buffer.complete_at <= now => ready.extend(current.take()),
             // Measured: with a buffer per thread, each flush beside a long kernel leaves one more
             // buffer outstanding; with a shared one there is only that one.
-            Some(_) if PER_THREAD.load(Ordering::Relaxed) != 0 => held_back.extend(current.take()),
+            Some(_) if per_thread => held_back.extend(current.take()),
             _ => {}
         }
         let empty = current.is_none();
@@ -302,7 +324,7 @@ pub fn flush_at_exit() {
 
 fn enable(kind: u32, on: bool) -> i32 {
     if !(1..KINDS).contains(&kind) {
-        return INVALID_KIND;
+        return if on { NOT_COMPATIBLE } else { SUCCESS };
     }
     let Some(driver) = driver() else {
         return SUCCESS;

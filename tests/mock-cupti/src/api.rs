@@ -21,6 +21,8 @@ pub const INVALID_OPERATION: i32 = 7;
 pub const SIZE_NOT_SUFFICIENT: i32 = 10;
 /// No further record.
 pub const MAX_LIMIT_REACHED: i32 = 12;
+/// Not this kind of record.
+pub const NOT_COMPATIBLE: i32 = 14;
 /// Not a stream.
 pub const INVALID_STREAM: i32 = 20;
 /// Not a kind of record.

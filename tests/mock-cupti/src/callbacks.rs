@@ -4,9 +4,7 @@
 //! function without a callback costs the driver one look. Callbacks run on the thread that makes
 //! the call, with the lock of `MOCK_CUPTI_LOCK` held.
 
-use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::api::{
@@ -26,8 +24,6 @@ pub struct Subscriber {
     callback: Callback,
     userdata: *mut c_void,
     name: Vec<u8>,
-    /// Modules it was told about.
-    modules: Mutex<HashSet<u32>>,
 }
 
 /// Null: nobody. Subscribers are never freed: a callback may be running.
@@ -45,8 +41,6 @@ pub static TOOL: Tool = Tool {
 
 const DOMAIN_RESOURCE: u32 = 3;
 const DOMAIN_SYNCHRONIZE: u32 = 4;
-const MODULE_LOADED: u32 = 6;
-const MODULE_PROFILED: u32 = 8;
 
 /// Ids per domain in CUDA 13.0, exclusive.
 const SENTINELS: [u32; 7] = [0, 807, 523, 24, 3, 50, 4];
@@ -171,16 +165,6 @@ unsafe fn api_callback(call: *mut ApiCall, site: u32) {
 unsafe extern "C" fn resource(resource: *const Resource) {
     // SAFETY: the driver's struct, alive through the call.
     let (resource, module) = unsafe { (&*resource, (*resource).module.as_ref()) };
-    if let Some(module) = module
-        && resource.cbid == MODULE_LOADED
-        && let Some(subscriber) = subscriber()
-    {
-        subscriber
-            .modules
-            .lock()
-            .expect("nobody panics holding it")
-            .insert(module.id);
-    }
     resource_callback(resource.cbid, resource.context, resource.handle, module);
 }
 
@@ -234,34 +218,8 @@ fn set(domain: u32, cbids: std::ops::Range<u32>, on: bool) {
     let Some(table) = table(driver, domain) else {
         return;
     };
-    let late = domain == DOMAIN_RESOURCE && on && cbids.contains(&MODULE_PROFILED);
     for cbid in cbids {
         table[cbid as usize].store(u8::from(on), Ordering::Release);
-    }
-    if late {
-        // A subscriber that came late is told of the code that is there already.
-        // SAFETY: our own function.
-        unsafe { (driver.modules)(profiled, std::ptr::null_mut()) };
-    }
-}
-
-unsafe extern "C" fn profiled(module: *const ModuleImage, _: *mut c_void) {
-    // SAFETY: the driver's struct, alive through the call.
-    let module = unsafe { &*module };
-    let new = subscriber().is_some_and(|subscriber| {
-        subscriber
-            .modules
-            .lock()
-            .expect("nobody panics holding it")
-            .insert(module.id)
-    });
-    if new {
-        resource_callback(
-            MODULE_PROFILED,
-            module.context,
-            std::ptr::null_mut(),
-            Some(module),
-        );
     }
 }
 
@@ -279,7 +237,6 @@ fn subscribe(out: *mut *mut c_void, callback: Callback, userdata: *mut c_void, n
         callback,
         userdata,
         name: name.to_vec(),
-        modules: Mutex::new(HashSet::new()),
     }));
     if SUBSCRIBER
         .compare_exchange(

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-/// Callback ids of driver functions, those that the simulated driver has.
+/// Callback ids of driver functions, those that the simulated driver has, and the old launches.
 const DRIVER: &[(u32, &CStr)] = &[
     (1, c"cuInit"),
     (2, c"cuDriverGetVersion"),
@@ -18,6 +18,9 @@ const DRIVER: &[(u32, &CStr)] = &[
     (21, c"cuModuleLoadFatBinary"),
     (22, c"cuModuleUnload"),
     (23, c"cuModuleGetFunction"),
+    (115, c"cuLaunch"),
+    (116, c"cuLaunchGrid"),
+    (117, c"cuLaunchGridAsync"),
     (118, c"cuEventCreate"),
     (119, c"cuEventRecord"),
     (120, c"cuEventQuery"),
@@ -56,6 +59,7 @@ const DRIVER: &[(u32, &CStr)] = &[
     (442, c"cuLaunchKernel_ptsz"),
     (477, c"cuLaunchCooperativeKernel"),
     (478, c"cuLaunchCooperativeKernel_ptsz"),
+    (480, c"cuLaunchCooperativeKernelMultiDevice"),
     (482, c"cuDeviceGetUuid"),
     (483, c"cuStreamGetCtx"),
     (497, c"cuStreamEndCapture"),
@@ -99,10 +103,13 @@ const DRIVER: &[(u32, &CStr)] = &[
 
 /// Callback ids of runtime functions that launch.
 const RUNTIME: &[(u32, &CStr)] = &[
+    (13, c"cudaLaunch_v3020"),
     (211, c"cudaLaunchKernel_v7000"),
+    (213, c"cudaLaunch_ptsz_v7000"),
     (214, c"cudaLaunchKernel_ptsz_v7000"),
     (269, c"cudaLaunchCooperativeKernel_v9000"),
     (270, c"cudaLaunchCooperativeKernel_ptsz_v9000"),
+    (272, c"cudaLaunchCooperativeKernelMultiDevice_v9000"),
     (311, c"cudaGraphLaunch_v10000"),
     (312, c"cudaGraphLaunch_ptsz_v10000"),
     (430, c"cudaLaunchKernelExC_v11060"),

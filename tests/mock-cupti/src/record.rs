@@ -78,7 +78,7 @@ pub fn kernel(kind: u32, correlation_id: u32, run: &KernelRun) -> KernelRecord {
         partitioned_executed: 0,
         start: run.start,
         end: run.end,
-        completed: 0,
+        completed: run.end,
         device_id: run.device,
         context_id: run.context_id,
         stream_id: run.stream_id,

@@ -166,9 +166,17 @@ fn the_injection_library_is_asked_once() {
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines = text(&output.stdout);
-    assert_eq!(lines.matches("injected 0").count(), 1, "{lines}");
+    assert_eq!(lines.matches("injected").count(), 1, "{lines}");
     assert!(lines.contains("eager=3 "), "{lines}");
     assert!(text(&output.stderr).starts_with("simulated driver\n"));
+    // As measured: initialising from in there works, and spoils the rest.
+    let spoiled = sim(
+        &["--mode", "injection", "--lib", library.to_str().unwrap()],
+        &[("INJECT_INIT", "1")],
+    );
+    assert_eq!(spoiled.status.code(), Some(1));
+    assert!(text(&spoiled.stdout).contains("init inside 0"));
+    assert!(text(&spoiled.stderr).contains("cuInit: CUresult 3"));
 }
 
 #[test]
