@@ -116,7 +116,7 @@ static void launch_kernel(const struct worker *worker, struct launch *l, CUstrea
 			CHECK(cuLaunchCooperativeKernel, l->function, l->grid, 1, 1, l->block, 1, 1, 0, stream, l->params);
 		break;
 	case VIA_RUNTIME:
-		CHECK(mockrt_launch, l->function, l->grid, l->block, stream, l->params);
+		CHECK(mockrt_launch, l->function, config.grid, config.block, 0, stream, l->params);
 		break;
 	}
 }

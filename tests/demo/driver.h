@@ -77,7 +77,8 @@ typedef struct {
 
 /* The simulated driver's own stand-in for the CUDA runtime. */
 #define SIMULATED_FUNCTIONS(F) \
-	F(mockrt_launch, (CUfunction f, unsigned grid, unsigned block, CUstream stream, void **params)) \
+	F(mockrt_launch, (CUfunction f, const unsigned *grid, const unsigned *block, unsigned shared, CUstream stream, \
+		void **params)) \
 	F(mockrt_graph_launch, (CUgraphExec exec, CUstream stream))
 
 #define POINTER(name, args) extern CUresult(*p_##name) args;

@@ -41,6 +41,29 @@ macro_rules! driver_api {
     (@early early) => { true };
     (@symbol) => { std::ptr::null() };
     (@symbol $kernel:expr) => { $crate::module::symbol($kernel) };
+    (@entry $(#[$attribute:meta])* $entry:ident) => {
+        #[unsafe(naked)]
+        $(#[$attribute])*
+        pub unsafe extern "C" fn $entry() {
+            std::arch::naked_asm!(
+                // The driver's own first instructions, 20 bytes.
+                "push rbp",
+                "mov rbp, rsp",
+                "push r12",
+                "sub rsp, 8",
+                "cmp dword ptr [rip + {state}], 0x321cba00",
+                "je 2f",
+                "2:",
+                // Back to the state at entry: stack arguments stay where the ABI has them.
+                "add rsp, 8",
+                "pop r12",
+                "pop rbp",
+                "jmp {implementation}",
+                state = sym $crate::entry::ENTRY_STATE,
+                implementation = sym implementation,
+            )
+        }
+    };
     ($( fn $name:ident [ $cbid:expr $(, $early:ident)? ] ( $($arg:ident : $ty:ty),* $(,)? )
         $(kernel($kernel:expr))? |$call:ident| $body:expr ; )*) => { $(
         #[allow(non_snake_case, reason = "the driver's names")]
@@ -49,27 +72,8 @@ macro_rules! driver_api {
             #[allow(unused_imports, reason = "not every function needs them")]
             use super::*;
 
-            #[unsafe(naked)]
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name() {
-                std::arch::naked_asm!(
-                    // The driver's own first instructions, 20 bytes.
-                    "push rbp",
-                    "mov rbp, rsp",
-                    "push r12",
-                    "sub rsp, 8",
-                    "cmp dword ptr [rip + {state}], 0x321cba00",
-                    "je 2f",
-                    "2:",
-                    // Back to the state at entry: stack arguments stay where the ABI has them.
-                    "add rsp, 8",
-                    "pop r12",
-                    "pop rbp",
-                    "jmp {implementation}",
-                    state = sym $crate::entry::ENTRY_STATE,
-                    implementation = sym implementation,
-                )
-            }
+            driver_api!(@entry #[unsafe(no_mangle)] $name);
+            driver_api!(@entry copy);
 
             #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
             unsafe extern "C" fn implementation($($arg: $ty),*) -> i32 {
@@ -95,7 +99,10 @@ macro_rules! driver_api {
                 )
             }
         }
-    )* };
+    )*
+        /// A second entry of every function, not exported (see `MOCK_CUDA_COPIES`).
+        pub const COPIES: &[(&str, unsafe extern "C" fn())] = &[ $( (stringify!($name), $name::copy) ),* ];
+    };
 }
 
 thread_local! {

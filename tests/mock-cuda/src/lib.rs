@@ -20,6 +20,7 @@
 //! | `MOCK_CUDA_LATENCY_NS` | 3000 | from a launch to the start of its kernel on an idle stream |
 //! | `MOCK_CUDA_QUEUE` | 1024 | outstanding launches per stream; then a launch waits |
 //! | `MOCK_CUDA_INIT_REENTERS` | 0 | 1: `cuInit` looks itself up (own handle, default scope) and calls both |
+//! | `MOCK_CUDA_COPIES` | 0 | 1: `cuGetProcAddress` gives internal copies, not the exported functions |
 //! | `MOCK_CUDA_ABSENT` | unset | names, by commas, that `cuGetProcAddress` does not know |
 //!
 //! The variables of the simulated CUPTI are in its own documentation.

@@ -79,6 +79,22 @@ fn exported(name: &str, version: i32, per_thread: bool) -> Result<String, u32> {
     })
 }
 
+/// An internal copy of an exported function.
+fn copy(symbol: &str) -> Option<*mut c_void> {
+    let tables = [
+        crate::init::COPIES,
+        crate::context::COPIES,
+        crate::memory::COPIES,
+        crate::stream::COPIES,
+        crate::module::COPIES,
+        crate::launch::COPIES,
+        crate::graph::COPIES,
+        COPIES,
+    ];
+    let found = tables.into_iter().flatten().find(|entry| entry.0 == symbol);
+    found.map(|entry| entry.1 as *mut c_void)
+}
+
 /// Our own export of that name. Asks the loader, so that the answer is what `dlsym` gives.
 fn address(symbol: &str) -> Option<*mut c_void> {
     let symbol = CString::new(symbol).ok()?;
@@ -118,7 +134,12 @@ fn proc_address(
         let name = CStr::from_ptr(symbol).to_str().map_err(|_| NOT_FOUND)?;
         let found =
             exported(name, version, flags & PER_THREAD_DEFAULT_STREAM != 0).and_then(|symbol| {
-                address(&symbol)
+                let find = if settings::get().copies {
+                    copy
+                } else {
+                    address
+                };
+                find(&symbol)
                     .filter(|_| name.starts_with("cu"))
                     .ok_or(STATUS_NOT_FOUND)
             });

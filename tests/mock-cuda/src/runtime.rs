@@ -52,25 +52,28 @@ type LaunchKernel = unsafe extern "C" fn(
 ) -> i32;
 type GraphLaunch = unsafe extern "C" fn(ExecHandle, StreamHandle) -> i32;
 
-/// As `cudaLaunchKernel`, one-dimensional, with a driver kernel handle; returns a `CUresult`.
+/// As `cudaLaunchKernel`, with a driver kernel handle; returns a `CUresult`.
 ///
 /// # Safety
 ///
-/// As `cuLaunchKernel`.
+/// As `cuLaunchKernel`; the dimensions are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mockrt_launch(
     func: KernelHandle,
-    grid: u32,
-    block: u32,
+    grid: *const [u32; 3],
+    block: *const [u32; 3],
+    shared: u32,
     stream: StreamHandle,
     args: *const *const c_void,
 ) -> i32 {
+    // SAFETY: the caller's dimensions.
+    let (grid, block) = unsafe { (*grid, *block) };
     let params = LaunchParams {
         func: func.cast(),
-        grid: [grid, 1, 1],
-        block: [block, 1, 1],
+        grid,
+        block,
         args,
-        shared: 0,
+        shared: shared as usize,
         stream,
     };
     run_runtime(
@@ -85,13 +88,13 @@ pub unsafe extern "C" fn mockrt_launch(
                 );
                 launch(
                     func,
-                    grid,
-                    1,
-                    1,
-                    block,
-                    1,
-                    1,
-                    0,
+                    grid[0],
+                    grid[1],
+                    grid[2],
+                    block[0],
+                    block[1],
+                    block[2],
+                    shared,
                     stream,
                     args,
                     std::ptr::null(),

@@ -23,6 +23,8 @@ pub struct Settings {
     pub queue_depth: usize,
     /// `cuInit` looks itself up through its own handle and calls it.
     pub init_reenters: bool,
+    /// `cuGetProcAddress` gives entries other than the exported ones.
+    pub copies: bool,
     /// Functions that the driver pretends not to have.
     pub absent: Vec<String>,
 }
@@ -41,6 +43,7 @@ pub fn get() -> &'static Settings {
             kernel_rules,
             queue_depth: number("MOCK_CUDA_QUEUE", 1024).max(1) as usize,
             init_reenters: number("MOCK_CUDA_INIT_REENTERS", 0) != 0,
+            copies: number("MOCK_CUDA_COPIES", 0) != 0,
             absent: text("MOCK_CUDA_ABSENT")
                 .split(',')
                 .filter(|name| !name.is_empty())

@@ -275,7 +275,8 @@ static void runtime(void)
 	subscribe();
 	EXPECT(cuptiEnableCallback(1, subscriber, RUNTIME, RUNTIME_LAUNCH) == 0);
 	EXPECT(cuptiActivityEnable(CONCURRENT_KERNEL) == 0);
-	EXPECT(mockrt_launch(short_kernel, 1, 32, stream, NULL) == 0);
+	const unsigned grid[3] = {1, 1, 1}, block[3] = {32, 1, 1};
+	EXPECT(mockrt_launch(short_kernel, grid, block, 0, stream, NULL) == 0);
 	EXPECT(cuCtxSynchronize() == 0 && cuptiActivityFlushAll(0) == 0);
 	EXPECT(exit_count == 2 && exits[0].domain == DRIVER && exits[1].domain == RUNTIME);
 	EXPECT(record_count == 1 && exits[0].id == exits[1].id && records[0].id == exits[0].id);

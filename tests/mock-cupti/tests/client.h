@@ -55,7 +55,7 @@ struct callback_data {
 	F(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)) \
 	F(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long)) F(cuGraphLaunch, (void *, void *)) \
 	F(cuGetProcAddress_v2, (const char *, void **, int, unsigned long long, int *)) \
-	F(mockrt_launch, (void *, unsigned, unsigned, void *, void **)) \
+	F(mockrt_launch, (void *, const unsigned *, const unsigned *, unsigned, void *, void **)) \
 	F(cuptiSubscribe, (void **, callback_fn, void *)) F(cuptiUnsubscribe, (void *)) \
 	F(cuptiEnableCallback, (uint32_t, void *, uint32_t, uint32_t)) \
 	F(cuptiActivityRegisterCallbacks, (request_fn, complete_fn)) F(cuptiActivityEnable, (uint32_t)) \
