@@ -1,1 +1,25 @@
 //! Shared machinery of the black-box tests.
+//!
+//! A test makes a [`lab::Lab`]: a folder with its own copy of the library (its own inode, so that
+//! consumers of other tests neither see nor activate its programs), runs programs on the simulated
+//! driver in it, and looks at what comes out:
+//!
+//! * [`artefacts`]: where the built files are
+//! * [`lab`], [`program`]: programs under the library, with a watchdog
+//! * [`compare`], [`mock_log`]: what a program did, and whether it did the same without the library
+//! * [`trace`]: events as `parcagpu trace --json` prints them
+//! * [`agent`]: events as Parca's agent would read them, by a BPF program of ours
+//! * [`block`]: status block, semaphores and mappings of a process
+//! * [`notes`]: the USDT notes of an ELF file
+//! * [`need`]: what a machine may lack, and skipping aloud
+
+pub mod agent;
+pub mod artefacts;
+pub mod block;
+pub mod compare;
+pub mod lab;
+pub mod mock_log;
+pub mod need;
+pub mod notes;
+pub mod program;
+pub mod trace;

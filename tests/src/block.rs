@@ -1,0 +1,130 @@
+//! What a process with the library shows to those who look into it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use goblin::elf::Elf;
+use parcagpu_abi::status::{self, Counter, ReadError, State, Status};
+
+use crate::notes;
+
+/// Where a process has a library mapped: the difference of addresses in memory and in the file.
+pub fn bias(pid: u32, library: &Path) -> Option<u64> {
+    let name = library.to_str().expect("a plain path");
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let line = maps.lines().find(|line| line.ends_with(name))?;
+    let (start, rest) = line.split_once('-')?;
+    let offset = rest.split_whitespace().nth(2)?;
+    let parse = |hex| u64::from_str_radix(hex, 16).ok();
+    Some(parse(start)? - parse(offset)?)
+}
+
+fn memory(pid: u32, address: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    File::open(format!("/proc/{pid}/mem"))?.read_exact_at(bytes, address)
+}
+
+/// The status block of a process; `None` when it does not map the library.
+pub fn read(pid: u32, library: &Path) -> Option<Box<Status>> {
+    let file = fs::read(library).expect("the lab's library");
+    let elf = Elf::parse(&file).expect("an ELF file");
+    let symbol = elf
+        .dynsyms
+        .iter()
+        .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(status::SYMBOL))
+        .expect("the library exports its status block");
+    let address = bias(pid, library)? + symbol.st_value;
+    for _ in 0..100 {
+        let mut bytes = vec![0; size_of::<Status>()];
+        memory(pid, address, &mut bytes).ok()?;
+        match status::parse(&bytes) {
+            Err(ReadError::Torn) => std::thread::sleep(Duration::from_millis(1)),
+            other => return Some(other.expect("a status block")),
+        }
+    }
+    panic!("the status block of {pid} is torn for ever");
+}
+
+/// The state in a block.
+pub fn state(status: &Status) -> State {
+    State::from_u32(status.state.load(Ordering::Relaxed)).expect("a state we know")
+}
+
+/// Waits until a process is in a state, and gives how long that took.
+#[track_caller]
+pub fn wait_state(pid: u32, library: &Path, wanted: State, limit: Duration) -> Duration {
+    let began = Instant::now();
+    loop {
+        let status = read(pid, library);
+        let now = status.as_deref().map(state);
+        if now == Some(wanted) {
+            return began.elapsed();
+        }
+        assert!(
+            began.elapsed() < limit,
+            "process {pid} is {now:?} ({}), not {wanted:?}, after {limit:?}",
+            status.map(|s| s.reason.load()).unwrap_or_default()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A counter of a process.
+pub fn counter(pid: u32, library: &Path, counter: Counter) -> u64 {
+    read(pid, library).map_or(0, |status| status.get(counter))
+}
+
+/// Semaphores of all probes in a process, by name.
+pub fn semaphores(pid: u32, library: &Path) -> Vec<(String, u16)> {
+    let bias = bias(pid, library).expect("the process maps the library");
+    notes::read(library)
+        .expect("the library has notes")
+        .into_iter()
+        .map(|note| {
+            let mut bytes = [0; 2];
+            memory(pid, bias + note.semaphore, &mut bytes).expect("semaphores are mapped");
+            (note.name, u16::from_le_bytes(bytes))
+        })
+        .collect()
+}
+
+/// Waits until every semaphore has a value.
+#[track_caller]
+pub fn wait_semaphores(pid: u32, library: &Path, wanted: u16) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let now = semaphores(pid, library);
+        if now.iter().all(|(_, value)| *value == wanted) {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "semaphores are {now:?}, not all {wanted}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Names of the threads of a process.
+pub fn threads(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let comm = |path: std::path::PathBuf| fs::read_to_string(path.join("comm")).unwrap_or_default();
+    tasks
+        .flatten()
+        .map(|task| comm(task.path()).trim().to_owned())
+        .collect()
+}
+
+/// What a process holds: descriptors, threads, mappings.
+pub fn holdings(pid: u32) -> (usize, usize, usize) {
+    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    (count("fd"), count("task"), maps.lines().count())
+}
+
+/// Whether a process maps a file whose path contains `part`.
+pub fn maps(pid: u32, part: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(part))
+}

@@ -1,0 +1,120 @@
+//! Whether a program did the same with the library as without it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::lab::{Lab, Mode};
+use crate::mock_log::{self, Call};
+use crate::program::{Ended, Program};
+
+/// Queries of the driver that the library makes itself: they change nothing, and the host program
+/// makes none of them.
+const QUERIES: [&str; 7] = [
+    "cuDriverGetVersion",
+    "cuStreamIsCapturing",
+    "cuStreamIsCapturing_ptsz",
+    "cuDeviceGetCount",
+    "cuDeviceGetUuid",
+    "cuDeviceGetUuid_v2",
+    "cuDeviceGet",
+];
+
+/// A run and the calls it made.
+pub struct Run {
+    /// Its end.
+    pub ended: Ended,
+    /// Every call.
+    pub calls: Vec<Call>,
+}
+
+/// Runs host words with a call log.
+#[track_caller]
+pub fn run(
+    lab: &Lab,
+    mode: Mode,
+    words: &str,
+    limit: Duration,
+    more: impl FnOnce(Program) -> Program,
+) -> Run {
+    let log = lab.file(&format!("calls.{mode:?}"));
+    let _ = std::fs::remove_file(&log);
+    let ended = more(lab.host(mode, words).env("MOCK_LOG", &log)).run(limit);
+    Run {
+        ended,
+        calls: mock_log::read(&log),
+    }
+}
+
+/// The program's own calls, thread by thread in the order in which the threads first called.
+fn own_calls(calls: &[Call]) -> Vec<Vec<String>> {
+    let mut order = Vec::new();
+    let mut threads: HashMap<u32, Vec<String>> = HashMap::new();
+    for call in calls {
+        // The program makes cuDeviceGet itself, once, from the thread that initialises.
+        let ours = QUERIES.contains(&call.name.as_str());
+        if call.is_cupti() || ours {
+            continue;
+        }
+        if !threads.contains_key(&call.tid) {
+            order.push(call.tid);
+        }
+        threads.entry(call.tid).or_default().push(format!(
+            "{} {} = {}",
+            call.name, call.arguments, call.result
+        ));
+    }
+    let mut lists: Vec<Vec<String>> = order
+        .iter()
+        .map(|tid| threads.remove(tid).unwrap_or_default())
+        .collect();
+    // Which of two threads comes first is chance.
+    lists[1..].sort();
+    lists
+}
+
+/// Asserts that two runs are the same to everybody but the library.
+#[track_caller]
+pub fn same(bare: &Run, with: &Run) {
+    assert_eq!(
+        bare.ended.code(),
+        with.ended.code(),
+        "exit status; stderr: {}",
+        with.ended.stderr
+    );
+    assert_eq!(bare.ended.stdout, with.ended.stdout, "stdout");
+    assert_eq!(bare.ended.stderr, with.ended.stderr, "stderr");
+    if bare.calls.is_empty() {
+        assert!(with.calls.is_empty(), "calls of a program that makes none");
+        return;
+    }
+    let (bare, with) = (own_calls(&bare.calls), own_calls(&with.calls));
+    assert_eq!(bare.len(), with.len(), "threads that call the driver");
+    for (bare, with) in bare.iter().zip(&with) {
+        let differs = bare.iter().zip(with).position(|(b, w)| b != w);
+        assert!(
+            differs.is_none() && bare.len() == with.len(),
+            "calls differ at {differs:?} ({} and {} calls): {:?} became {:?}",
+            bare.len(),
+            with.len(),
+            differs.map(|at| &bare[at]),
+            differs.map(|at| &with[at])
+        );
+    }
+}
+
+/// Runs words bare, preloaded and injected, and asserts that all are the same. Gives the two runs
+/// with the library.
+#[track_caller]
+pub fn transparent(
+    lab: &Lab,
+    words: &str,
+    limit: Duration,
+    more: impl Fn(Program) -> Program,
+) -> [Run; 2] {
+    let bare = run(lab, Mode::Bare, words, limit, &more);
+    [Mode::Preload, Mode::Injection].map(|mode| {
+        let with = run(lab, mode, words, limit, &more);
+        same(&bare, &with);
+        with
+    })
+}
