@@ -130,6 +130,7 @@ pub struct Found {
 #[derive(Default)]
 pub struct Scanner {
     looked_at: HashMap<(String, u64), Option<Arc<Library>>>,
+    refused: usize,
 }
 
 impl Scanner {
@@ -146,13 +147,24 @@ impl Scanner {
     /// All processes that map a library with our probes.
     pub fn scan(&mut self) -> Vec<Found> {
         let mut present = HashSet::new();
-        let found = pids()
-            .into_iter()
-            .flat_map(|pid| self.scan_into(pid, &mut present).unwrap_or_default())
-            .collect();
+        let mut found = Vec::new();
+        self.refused = 0;
+        for pid in pids() {
+            match self.scan_into(pid, &mut present) {
+                Ok(more) => found.extend(more),
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.refused += 1,
+                // It ended.
+                Err(_) => {}
+            }
+        }
         // A number may be given to another file once nobody maps this one.
         self.looked_at.retain(|file, _| present.contains(file));
         found
+    }
+
+    /// Processes of the last scan that we were not allowed to look into.
+    pub fn refused(&self) -> usize {
+        self.refused
     }
 
     /// One process. The error is that of reading its maps.
@@ -237,6 +249,19 @@ pub fn pids() -> Vec<u32> {
     pids
 }
 
+/// Whether a process has not ended; one that ended but was not waited for counts as ended.
+pub fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // The name in parentheses may hold anything; the state follows the last one.
+    let state = stat
+        .iter()
+        .rposition(|b| *b == b')')
+        .and_then(|i| stat.get(i + 2));
+    !matches!(state, None | Some(b'Z' | b'X'))
+}
+
 /// Name of a process; empty when it is gone.
 pub fn comm(pid: u32) -> String {
     fs::read(format!("/proc/{pid}/comm"))
@@ -276,6 +301,17 @@ mod tests {
     fn own_process_can_be_scanned() {
         let found = Scanner::default().scan_process(std::process::id()).unwrap();
         assert!(found.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_ended_is_not_alive() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_alive(std::process::id()));
+        assert!(!is_alive(child.id()));
     }
 
     #[test]

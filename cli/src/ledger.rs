@@ -4,7 +4,7 @@
 //! batch is told (this survives the end of the process), and we read `/proc/PID/mem` of processes
 //! that live. Counters only grow, so the larger value is the later one.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use parcagpu_abi::status::{Counter, State, Status, UNKNOWN};
 
@@ -55,7 +55,7 @@ pub struct Entry {
 /// All processes, by number.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    entries: HashMap<u32, Entry>,
+    entries: BTreeMap<u32, Entry>,
 }
 
 impl Ledger {
@@ -150,11 +150,6 @@ impl Entry {
             (Counter::RecordsDroppedByCupti, "record", "dropped by CUPTI"),
             (Counter::BuffersRefused, "buffer", "refused (pool full)"),
             (Counter::IdsExpired, "launch", "given up without a record"),
-            (
-                Counter::SwitchBusy,
-                "launch",
-                "not sampled because the switch was busy",
-            ),
         ]
         .iter()
         .filter_map(|(counter, noun, what)| {

@@ -9,7 +9,6 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use libbpf_rs::{
 use parcagpu_abi::probe::{self, PROVIDER, Probe};
 use parcagpu_abi::status;
 
-use crate::discover::{FileId, Found, Library, Scanner};
+use crate::discover::{self, FileId, Found, Library, Scanner};
 use crate::events::{self, Event};
 use crate::refusal::refuse;
 use crate::scan_thread::ScanThread;
@@ -115,6 +114,9 @@ pub struct Session {
 /// The last lines libbpf printed, for error messages.
 static LIBBPF_SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Characters of libbpf's words in an error message.
+const SAID_MAX: usize = 400;
+
 fn keep_message(_: PrintLevel, message: String) {
     if let Ok(mut said) = LIBBPF_SAID.lock() {
         said.push(message.trim_end().to_owned());
@@ -126,10 +128,17 @@ fn libbpf_said() -> String {
     let lines: Vec<&str> = said
         .iter()
         .flat_map(|m| m.lines())
-        .map(str::trim)
-        .filter(|l| !l.is_empty() && !l.starts_with("processed "))
+        .map(|l| l.trim().trim_start_matches("libbpf: "))
+        .filter(|l| {
+            !l.is_empty() && !l.starts_with("processed ") && !l.starts_with("failed to load")
+        })
         .collect();
-    lines[lines.len().saturating_sub(6)..].join("; ")
+    let mut text = lines[lines.len().saturating_sub(6)..].join("; ");
+    if let Some((end, _)) = text.char_indices().nth(SAID_MAX) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 fn load_refused(error: &libbpf_rs::Error) -> anyhow::Error {
@@ -209,6 +218,11 @@ impl Session {
         self.attach(library, None)
     }
 
+    /// Looks for processes and attaches to nothing.
+    pub fn look_around(&mut self) {
+        self.found = self.scanner.scan_chosen(&self.wanted.pids);
+    }
+
     /// Looks for processes, attaches where we are not yet, and forgets files that nobody maps.
     /// The number of new attachments. With chosen processes, one that is gone is no error here.
     pub fn rescan(&mut self) -> Result<usize> {
@@ -245,7 +259,7 @@ impl Session {
             match self.attach(&found.library, pid) {
                 Ok(()) => new += 1,
                 // A process may end while we attach to it.
-                Err(_) if !PathBuf::from(format!("/proc/{}", found.pid)).exists() => {}
+                Err(_) if !discover::is_alive(found.pid) => {}
                 Err(e) => self.warn_once(&format!(
                     "{} (process {}): {e:#}",
                     found.library.path, found.pid
@@ -320,6 +334,12 @@ impl Session {
                 self.found.push(found);
             }
         }
+    }
+
+    /// Processes were chosen, and all have ended.
+    pub fn chosen_are_gone(&self) -> bool {
+        let pids = &self.wanted.pids;
+        !pids.is_empty() && !pids.iter().any(|pid| discover::is_alive(*pid))
     }
 
     /// Processes that map a library, as of the last scan.

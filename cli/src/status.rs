@@ -42,7 +42,14 @@ pub fn status(options: &StatusOptions) -> Result<ExitCode> {
 fn collect(pids: &[u32]) -> Result<Vec<Reading>> {
     let mut scanner = Scanner::default();
     let found = if pids.is_empty() {
-        scanner.scan()
+        let found = scanner.scan();
+        if scanner.refused() > 0 {
+            eprintln!(
+                "note: processes that could not be looked into: {} (CAP_SYS_PTRACE is needed)",
+                count(scanner.refused() as u64)
+            );
+        }
+        found
     } else {
         let mut all = Vec::new();
         for pid in pids {

@@ -8,6 +8,9 @@ use crate::session::{ProcessId, Session};
 use crate::text::{count, duration, plural};
 use crate::trace::loss_line;
 
+/// Processes without events that are named; a shell script may start thousands.
+const SILENT_SHOWN: u64 = 5;
+
 /// How to print.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -39,9 +42,20 @@ fn processes<'a>(
 pub fn text(accounts: &Accounts, ledger: &Ledger, session: &Session, layout: Layout) -> String {
     let silent = ProcessAccount::default();
     let mut out = String::new();
+    let mut without_events = 0;
     for (id, account) in processes(accounts, ledger, &silent) {
+        if std::ptr::eq(account, &raw const silent) {
+            without_events += 1;
+            if without_events > SILENT_SHOWN {
+                continue;
+            }
+        }
         out += &process_text(id, account, ledger, layout);
         out.push('\n');
+    }
+    if without_events > SILENT_SHOWN {
+        let n = count(without_events - SILENT_SHOWN);
+        out += &format!("... and {n} more that have the library; nothing seen\n\n");
     }
     for error in &accounts.errors {
         out += &format!(

@@ -37,9 +37,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
     signals::install();
     let accounts = Rc::new(RefCell::new(Accounts::default()));
     let sink: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Accounts>>::clone(&accounts);
-    let mut session = watch::start(&options.scope, probes(), false, sink)?;
-    let mut ledger = Ledger::default();
-    ledger.begin(&session);
+    let (mut session, mut ledger) = watch::start(&options.scope, probes(), false, sink)?;
 
     let live = std::io::stdout().is_terminal() && !options.json && !options.once;
     let seconds = match (options.scope.seconds, options.once) {

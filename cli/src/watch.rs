@@ -20,6 +20,8 @@ use crate::signals;
 use crate::text::plural;
 use crate::trace::{Both, Style, Tracer};
 
+/// Processes without events that are named at the end.
+const SILENT_SHOWN: usize = 5;
 /// Status blocks are read this often.
 pub const REFRESH: Duration = Duration::from_secs(1);
 /// Longest wait for events: how late a signal or the end of a command is noticed.
@@ -31,7 +33,7 @@ pub fn start(
     probes: Vec<&'static str>,
     kernel_executed_too: bool,
     sink: Rc<RefCell<dyn Sink>>,
-) -> Result<Session> {
+) -> Result<(Session, Ledger)> {
     preflight::check()?;
     let named = scope.lib.as_deref().map(library::open).transpose()?;
     let mut session = Session::load(
@@ -44,6 +46,11 @@ pub fn start(
         },
         sink,
     )?;
+    // Counts are taken before we attach: what is launched in between is then missing from what we
+    // were told, and a sample is not called a total.
+    let mut ledger = Ledger::default();
+    session.look_around();
+    ledger.begin(&session);
     session.rescan()?;
     if scope.pid.is_empty() {
         attach_ahead(&mut session, named)?;
@@ -67,7 +74,7 @@ pub fn start(
             format!("{processes} processes have it now")
         }
     );
-    Ok(session)
+    Ok((session, ledger))
 }
 
 /// Attaches to the named or default file, so that programs started later lose nothing.
@@ -105,7 +112,7 @@ fn check_pids(scope: &Scope, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Runs until a signal, the deadline, or `tick` says false; `tick` is called after each poll.
+/// Runs until a signal, the deadline, the end of the chosen processes, or `tick` says false; `tick` is called after each poll.
 pub fn pump(
     session: &mut Session,
     seconds: Option<f64>,
@@ -120,6 +127,9 @@ pub fn pump(
         let go_on = tick(session);
         let now = Instant::now();
         if !go_on || signals::count() > 0 || deadline.is_some_and(|d| now >= d) {
+            return Ok(());
+        }
+        if session.chosen_are_gone() {
             return Ok(());
         }
         session.rescan_aside()?;
@@ -152,9 +162,7 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
             .probe
             .iter()
             .any(|p| p == probe::KERNEL_EXECUTED.name);
-    let mut session = start(&options.scope, probes, kernel_executed_too, sink)?;
-    let mut ledger = Ledger::default();
-    ledger.begin(&session);
+    let (mut session, mut ledger) = start(&options.scope, probes, kernel_executed_too, sink)?;
     let mut next = Instant::now() + REFRESH;
     pump(&mut session, options.scope.seconds, |session| {
         if Instant::now() >= next {
@@ -195,7 +203,15 @@ pub fn coverage_lines(accounts: &Accounts, ledger: &Ledger) -> Vec<String> {
         .entries()
         .filter(|(pid, _)| !accounts.processes.keys().any(|id| id.pid == *pid))
         .map(|(pid, entry)| format!("{}: no kernels seen: {}", head(pid), entry.why_nothing()));
-    told.chain(silent).collect()
+    let silent: Vec<String> = silent.collect();
+    let more = silent.len().saturating_sub(SILENT_SHOWN);
+    let mut lines: Vec<String> = told.chain(silent.into_iter().take(SILENT_SHOWN)).collect();
+    if more > 0 {
+        lines.push(format!(
+            "... and {more} more that have the library; no kernels seen"
+        ));
+    }
+    lines
 }
 
 fn selected(names: &[String]) -> Result<Vec<&'static str>> {

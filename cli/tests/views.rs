@@ -260,6 +260,48 @@ fn ctrl_c_goes_to_the_command_and_its_status_comes_back() {
 }
 
 #[test]
+fn a_second_ctrl_c_ends_the_waiting() {
+    let Some(_turn) = bpf_or_skip("a_second_ctrl_c_ends_the_waiting") else {
+        return;
+    };
+    let script = "trap '' INT; echo started; sleep 20";
+    let mut running = Command::new(PARCAGPU)
+        .args(["run", "--lib", lib(), "--", "sh", "-c", script])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let group = -running.id().cast_signed();
+    let mut out = BufReader::new(running.stdout.take().unwrap()).lines();
+    assert_eq!(out.next().unwrap().unwrap(), "started");
+    for _ in 0..2 {
+        // SAFETY: the group is the one just made for the child, which was not waited for.
+        unsafe { libc::kill(group, libc::SIGINT) };
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    // SAFETY: the command of `run` is left in this group.
+    unsafe { libc::kill(group, libc::SIGKILL) };
+    let err = std::io::read_to_string(running.stderr.take().unwrap()).unwrap();
+    assert!(err.contains("is left running"), "{err}");
+    let kept = err.split(" still run with the library ").nth(1).unwrap();
+    let kept = Path::new(kept.split(';').next().unwrap());
+    fs::remove_dir_all(kept.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_view_of_one_process_ends_with_it() {
+    let Some(_turn) = bpf_or_skip("a_view_of_one_process_ends_with_it") else {
+        return;
+    };
+    let app = App::start(&fixture().lib);
+    let view = View::start(&["trace", "--json", "--pid", &app.pid().to_string()]);
+    drop(app);
+    view.wait();
+}
+
+#[test]
 fn top_counts_from_when_it_came() {
     let Some(_turn) = bpf_or_skip("top_counts_from_when_it_came") else {
         return;

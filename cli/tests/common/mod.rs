@@ -188,6 +188,16 @@ impl View {
         (out, rest)
     }
 
+    /// Waits until it ends by itself.
+    pub fn wait(mut self) {
+        let began = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(began.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.stdout.take().unwrap().join().unwrap();
+    }
+
     /// Ends it; its JSON lines and stderr.
     pub fn end_json(self) -> (Vec<Value>, String) {
         let (out, err) = self.end();
