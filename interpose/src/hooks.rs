@@ -4,16 +4,17 @@
 //! [`Token`]), with nobody running in the library yet.
 
 use std::cell::UnsafeCell;
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::code::{self, Refusal};
-use crate::engine::{self, Choice, EngineKind, PrepareError};
+use crate::engine::{self, Choice, EngineKind};
 use crate::image::{Image, Place};
 use crate::permit;
+use crate::report::{Outcome, Report};
 use crate::symbols::{Function, Symbols};
+use crate::transaction::{Target, transact};
 use crate::watch::Token;
 
 /// How many mapped copies of a library are hooked at the same time.
@@ -67,6 +68,19 @@ impl Hook {
             entries,
             originals,
         }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn entry(&self, copy: usize) -> *const () {
+        self.entries[copy]
+    }
+
+    /// Says what runs the original, before the entry can be reached.
+    pub(crate) fn publish(&self, copy: usize, original: *mut ()) {
+        self.originals.0[copy].store(original, Ordering::Release);
     }
 }
 
@@ -207,41 +221,15 @@ impl HookSet {
             return Outcome::NoEngine;
         };
         report.engine = kind;
-        let addresses: Vec<usize> = targets.iter().map(|&(_, address)| address).collect();
         // SAFETY: checked functions of a library that nobody runs yet.
-        unsafe { engine.forget_unmapped(&addresses) };
-        let mut installed = Vec::new();
-        let mut failure = None;
-        for (hook, address) in targets {
-            // SAFETY: as above; `hooks!` made the entry with the declared type.
-            match unsafe { engine.prepare(address, hook.entries[copy]) } {
-                Ok(original) => {
-                    hook.originals.0[copy].store(original, Ordering::Release);
-                    installed.push((hook, address));
-                }
-                Err(PrepareError::Refused(words)) => {
-                    report.refused.push((hook.name, Refusal::Engine(words)));
-                }
-                Err(PrepareError::Fatal(words)) => {
-                    failure = Some(words);
-                    break;
-                }
-            }
-        }
-        let failure = match failure {
-            None => engine.commit().err(),
-            Some(words) => {
-                engine.cancel();
-                Some(words)
+        let installed = match unsafe { transact(&mut *engine, &targets, copy, &mut report.refused) }
+        {
+            Ok(installed) => installed,
+            Err(words) => {
+                report.engine = EngineKind::None;
+                return Outcome::RolledBack(words);
             }
         };
-        if let Some(words) = failure {
-            for (hook, _) in installed {
-                hook.originals.0[copy].store(ptr::null_mut(), Ordering::Release);
-            }
-            report.engine = EngineKind::None;
-            return Outcome::RolledBack(words);
-        }
         let Some(&(_, function)) = installed.first() else {
             report.engine = EngineKind::None;
             return Outcome::NothingToHook;
@@ -263,11 +251,11 @@ impl HookSet {
         image: &Image,
         need: usize,
         report: &mut Report,
-    ) -> Result<Vec<(&'static Hook, usize)>, Outcome> {
+    ) -> Result<Vec<Target>, Outcome> {
         let Some(symbols) = Symbols::of(image) else {
             return Err(Outcome::Unreadable("it has no symbol table".to_owned()));
         };
-        let mut targets: Vec<(&'static Hook, usize)> = Vec::new();
+        let mut targets: Vec<Target> = Vec::new();
         for hook in self.hooks {
             let known = |f: Function| {
                 let same = targets.iter().find(|&&(_, address)| address == f.address);
@@ -289,62 +277,15 @@ impl HookSet {
     }
 }
 
-/// What came of a library that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The functions in [`Report::hooked`] are replaced.
-    Hooked,
-    /// The library was there before us, so threads may be running in it: left
-    /// alone for ever.
-    LateLoad,
-    /// This process may not make code writable; why.
-    NotPermitted(String),
-    /// No engine is chosen or built in; [`Report::reason`] says which.
-    NoEngine,
-    /// More than [`COPIES`] copies are mapped; how many were left alone so far.
-    TooManyCopies(usize),
-    /// The library's memory makes no sense to us; why.
-    Unreadable(String),
-    /// Every function was refused or is missing.
-    NothingToHook,
-    /// The engine failed half-way; everything is as it was. Its words.
-    RolledBack(String),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Outcome::Hooked => f.write_str("hooked"),
-            Outcome::LateLoad => f.write_str("not hooked: it was loaded before us"),
-            Outcome::NotPermitted(why) => write!(f, "not hooked: {why}"),
-            Outcome::NoEngine => f.write_str("not hooked: no engine"),
-            Outcome::TooManyCopies(n) => write!(f, "not hooked: {n} more than {COPIES} copies"),
-            Outcome::Unreadable(why) => write!(f, "not hooked: {why}"),
-            Outcome::NothingToHook => f.write_str("not hooked: no function that can be"),
-            Outcome::RolledBack(why) => write!(f, "not hooked: {why}"),
-        }
+    #[test]
+    fn groups_choose_the_handlers() {
+        let set = HookSet::new(&[]);
+        assert!(set.wants(1) && set.wants(128));
+        set.want(2);
+        assert!(!set.wants(1) && set.wants(3));
     }
-}
-
-/// Told once for every mapped copy of a watched library.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// The library as the loader names it.
-    pub library: String,
-    /// Its base address.
-    pub base: usize,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// Which entry functions serve it, if hooked.
-    pub copy: Option<usize>,
-    /// The engine that changed it.
-    pub engine: EngineKind,
-    /// Why not another engine; empty if none was looked for.
-    pub reason: &'static str,
-    /// Names of the replaced functions.
-    pub hooked: Vec<&'static str>,
-    /// Functions left alone, and why.
-    pub refused: Vec<(&'static str, Refusal)>,
-    /// How long it took.
-    pub took: Duration,
 }

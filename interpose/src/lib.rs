@@ -20,7 +20,9 @@ mod hooks;
 mod image;
 mod maps;
 mod permit;
+mod report;
 mod symbols;
+mod transaction;
 mod watch;
 
 pub use code::Refusal;
@@ -28,5 +30,6 @@ pub use engine::{Choice, EngineKind};
 pub use entry::handler_panics;
 #[doc(hidden)]
 pub use entry::{call_original, handle};
-pub use hooks::{COPIES, Hook, HookSet, Originals, Outcome, Report};
+pub use hooks::{COPIES, Hook, HookSet, Originals};
+pub use report::{Outcome, Report};
 pub use watch::{Rule, Watch};

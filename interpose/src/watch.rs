@@ -26,8 +26,9 @@ use std::time::Duration;
 
 use crate::engine::{Choice, EngineKind};
 use crate::entry::{errno, set_errno};
-use crate::hooks::{HookSet, Outcome, Report};
+use crate::hooks::HookSet;
 use crate::image::{Image, Place};
+use crate::report::{Outcome, Report};
 use crate::symbols::Symbols;
 
 pub(crate) mod exports;

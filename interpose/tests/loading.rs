@@ -161,6 +161,21 @@ fn unloaded_and_loaded_again() {
 }
 
 #[test]
+fn one_after_the_other_at_other_places() {
+    let lab = Lab::new();
+    // More than can be hooked at once, with never more than two mapped.
+    let paths: Vec<String> = (1..=12)
+        .map(|id| {
+            let pad = format!("-DPAD={}", 20_000 * id);
+            lab.target(&format!("{id}/libtarget.so.1"), id, &[&pad])
+        })
+        .collect();
+    let arguments = ["walk"].into_iter().chain(paths.iter().map(String::as_str));
+    let arguments: Vec<&str> = arguments.collect();
+    lab.compare(&arguments).expect(12, 12);
+}
+
+#[test]
 fn several_copies() {
     let lab = Lab::new();
     let paths: Vec<String> = (1..=6)
@@ -212,6 +227,12 @@ fn without_start_up_code() {
     sorted.sort_unstable();
     assert_eq!(sorted, ["hooked", "hooked", late]);
     assert_eq!(log.calls(), 2 * USE);
+    // Found only by the first look at the loader's own lists.
+    let log = lab.compare(&["seldom", &seldom, ""]);
+    let mut outcomes: Vec<&str> = log.reports.iter().map(|r| r.outcome.as_str()).collect();
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, ["hooked", late]);
+    assert_eq!(log.calls(), USE);
 }
 
 #[test]

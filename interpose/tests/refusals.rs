@@ -28,6 +28,21 @@ fn functions_that_cannot_be_hooked() {
 }
 
 #[test]
+fn a_library_with_nothing_to_hook() {
+    let lab = Lab::new();
+    let plain = lab.library("target.c", "libplain.so", &["-DID=1"]);
+    // Only the name is that of the target.
+    let other = lab.library("link.c", "libtarget.so.2", &[&plain, "-Wl,-rpath,$ORIGIN"]);
+    let log = lab.compare(&["link", &other]);
+    assert_eq!(log.reports.len(), 1, "{log:?}");
+    assert_eq!(
+        log.reports[0].outcome,
+        "not hooked: no function that can be"
+    );
+    assert!(log.reports[0].refused.contains("targetInit: not exported"));
+}
+
+#[test]
 fn no_engine() {
     let lab = Lab::new();
     let target = lab.target("libtarget.so.1", 1, &[]);

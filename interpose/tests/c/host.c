@@ -192,6 +192,16 @@ int main(int argc, char **argv)
             if (!round)
                 dlclose(handles[2]);
         }
+    } else if (!strcmp(mode, "walk")) {
+        /* Two at a time, each at a place of its own. */
+        void *before = NULL;
+        for (int i = 2; i < argc; i++) {
+            void *handle = need(dlopen(argv[i], RTLD_NOW), argv[i]);
+            printf("%d\n", call(handle, "targetInit", 1));
+            if (before)
+                dlclose(before);
+            before = handle;
+        }
     } else if (!strcmp(mode, "fail")) {
         failures();
     } else if (!strcmp(mode, "race") || !strcmp(mode, "mixed")) {
@@ -244,7 +254,8 @@ int main(int argc, char **argv)
     } else if (!strcmp(mode, "seldom")) {
         /* Loaded first, noticed only when something else is loaded. */
         use(need(dlopen(path, RTLD_NOW), path));
-        use(need(dlopen(argv[3], RTLD_NOW), path));
+        if (*argv[3])
+            use(need(dlopen(argv[3], RTLD_NOW), path));
         use(need(dlmopen(LM_ID_NEWLM, path, RTLD_NOW), path));
     } else if (!strcmp(mode, "measure")) {
         measure(path);

@@ -3,6 +3,11 @@
 #include <errno.h>
 #include <stdint.h>
 
+#ifdef PAD
+/* To have another size, and so another place in memory. */
+volatile char pad[PAD] = {1};
+#endif
+
 static volatile int calls;
 static volatile int enabled = 1;
 
