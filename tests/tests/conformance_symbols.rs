@@ -115,12 +115,12 @@ fn the_driver_functions_we_call_are_in_the_headers() {
         .filter(|rest| !rest.is_empty())
         .collect();
     assert!(ours.len() >= 3, "{ours:?}");
-    for (version, folder) in &wheels {
-        let names = driver_names(folder);
-        for name in &ours {
-            let name = format!("cu{name}");
-            assert!(names.contains(&name), "CUDA {version} has no {name}");
-        }
+    // Each lookup may fail in an older driver; a name that the newest does not have is a wrong one.
+    let (version, folder) = wheels.last().expect("at least one version");
+    let names = driver_names(folder);
+    for name in &ours {
+        let name = format!("cu{name}");
+        assert!(names.contains(&name), "CUDA {version} has no {name}");
     }
 }
 

@@ -136,6 +136,7 @@ macro_rules! kernel_record {
 pub fn checks() -> Vec<Check> {
     let mut out = Vec::new();
     records(&mut out);
+    handles(&mut out);
     callbacks(&mut out);
     constants_of_all_versions(&mut out);
     callback_ids(&mut out);
@@ -226,6 +227,26 @@ fn callbacks(out: &mut Vec<Check>) {
     layout!(out, ALL, sys => CUuuid, "CUuuid", size same, {
         bytes: "bytes",
     });
+}
+
+/// Handles of ours are one pointer wide, as NVIDIA's are.
+fn handles(out: &mut Vec<Check>) {
+    for (item, c, value) in [
+        ("CUcontext", "CUcontext", size_of::<sys::CUcontext>()),
+        ("CUstream", "CUstream", size_of::<sys::CUstream>()),
+        (
+            "SubscriberHandle",
+            "CUpti_SubscriberHandle",
+            size_of::<sys::SubscriberHandle>(),
+        ),
+    ] {
+        out.push(Check {
+            item: format!("{item} size"),
+            c: format!("sizeof({c})"),
+            value: value as u64,
+            versions: ALL,
+        });
+    }
 }
 
 fn constants_of_all_versions(out: &mut Vec<Check>) {
