@@ -30,8 +30,7 @@ die() {
 packages_of() {
 	case $1 in
 	build) echo gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev ;;
-	gcc) echo gcc libc6-dev ;;
-	python) echo python3 ;;
+	tests) echo gcc libc6-dev systemtap-sdt-dev python3 util-linux ;;
 	pip) echo python3 python3-pip ;;
 	*) echo "$1" ;;
 	esac
@@ -39,14 +38,12 @@ packages_of() {
 
 is_there() {
 	case $1 in
-	gcc) command -v gcc >/dev/null ;;
-	pkg-config) command -v pkg-config >/dev/null ;;
 	libc6-dev) has_header stdio.h ;;
 	libelf-dev) has_header gelf.h ;;
 	zlib1g-dev) has_header zlib.h ;;
+	systemtap-sdt-dev) has_header sys/sdt.h ;;
 	python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
 	util-linux) command -v flock >/dev/null && command -v setpriv >/dev/null ;;
-	binutils) command -v readelf >/dev/null ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -154,7 +151,7 @@ cargo_of_distribution() {
 # ---- building ----
 
 # The release library, the command, and beside the library the name it has in the C++ project.
-build_release() {
+build_release() { # [OPTION OF cargo...]
 	(cd "$root" && cargo build --locked --release -p parcagpu -p parcagpu-cli "$@") || return 1
 	ln -sfn libparcagpu.so "$target/release/libparcagpucupti.so"
 }
@@ -213,9 +210,10 @@ bpf_refused() {
 
 # What to do about bpf_problem, as text.
 bpf_remedy() {
+	local start="docker run --privileged (or docker run --cap-add BPF --cap-add PERFMON --cap-add SYS_PTRACE)"
 	if [ -e /.dockerenv ] || [ -e /run/.containerenv ] || [ "${container:-}" ]; then
-		echo "in a container: docker run --privileged --pid=host ..."
+		echo "start the container with $start"
 	else
-		echo "run it as root; in a container: docker run --privileged --pid=host ..."
+		echo "run it as root; in a container: $start"
 	fi
 }

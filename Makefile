@@ -1,0 +1,38 @@
+# The names people know from the C++ library. Each calls scripts/, which has the options.
+MAKEFLAGS += --no-print-directory
+
+.PHONY: local debug clean test test-nvtx test-nvtx-real test-pc-mock test-pc-real test-multi generate bpf-test \
+	microbenchmarks build-amd64 build-arm64 build-all docker-push
+
+local:
+	@scripts/build
+debug:
+	@scripts/build --debug
+clean:
+	@scripts/build --clean
+test:
+	@scripts/test
+bpf-test:
+	@scripts/test --require bpf
+generate:
+	@scripts/not-yet $@ "a step to generate sources (the build makes what it needs)"
+test-nvtx:
+	@scripts/not-yet $@ "NVTX"
+test-nvtx-real:
+	@scripts/not-yet $@ "NVTX"
+test-pc-mock:
+	@scripts/not-yet $@ "PC sampling"
+test-pc-real:
+	@scripts/not-yet $@ "PC sampling"
+test-multi:
+	@scripts/not-yet $@ "a test with several GPUs"
+microbenchmarks:
+	@scripts/not-yet $@ "the set of .cu programs"
+build-amd64:
+	@scripts/not-yet $@ "a build for release"
+build-arm64:
+	@scripts/not-yet $@ "a build for release"
+build-all:
+	@scripts/not-yet $@ "a build for release"
+docker-push:
+	@scripts/not-yet $@ "a container image"
