@@ -18,6 +18,8 @@ macro_rules! probes {
                 #[allow(unused_imports, reason = "not every probe takes a pointer")]
                 use super::{c_char, c_void};
 
+                // `used`: the linker does not count the note's reference.
+                #[used]
                 #[unsafe(link_section = ".probes")]
                 static mut SEMAPHORE: u16 = 0;
 
