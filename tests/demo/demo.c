@@ -18,7 +18,7 @@
 #define ELEMENTS 4096
 
 static const char *const KERNEL_NAMES[KERNELS_PER_MODULE] = {
-	"_Z6vecaddPKfS0_Pfi", "_Z5scalePfPKfi", "_ZN4demo4mixtEPj"};
+	"_Z6vecaddPKfS0_Pfi", "_Z5scalePfPKfi", "_ZN4demo3mixEPj"};
 
 static struct options options;
 static CUcontext context;

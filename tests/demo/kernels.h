@@ -41,7 +41,7 @@ static const char KERNELS[] =
 	"	ret;\n"
 	"}\n"
 	/* unsigned *out: a few hundred steps of arithmetic, the module's number among them */
-	".visible .entry _ZN4demo4mixtEPj(.param .u64 out)\n"
+	".visible .entry _ZN4demo3mixEPj(.param .u64 out)\n"
 	"{\n"
 	"	.reg .pred %%p<2>; .reg .b32 %%r<4>; .reg .b64 %%d<2>;\n"
 	"	ld.param.u64 %%d1, [out];\n"
