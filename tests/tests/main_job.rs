@@ -1,0 +1,284 @@
+//! The main job: launches and kernel times reach a consumer.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::Duration;
+
+use parcagpu_abi::status::State;
+use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
+use parcagpu_tests::block;
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::need;
+use parcagpu_tests::program::Program;
+use parcagpu_tests::trace::{Trace, number};
+use serde_json::Value;
+
+const SHORT: Duration = Duration::from_secs(10);
+
+/// `parcagpu run` of host words, with the simulated driver for the host only.
+fn run(lab: &Lab, options: &str, words: &str) -> Program {
+    let host = parcagpu_tests::artefacts::host();
+    lab.parcagpu(&format!(
+        "run --lib {} {options} --",
+        lab.library().display()
+    ))
+    .env("LD_LIBRARY_PATH", parcagpu_tests::artefacts::sim())
+    .arg_path(&host)
+    .words(words)
+}
+
+fn sorted(mut ids: Vec<u64>) -> Vec<u64> {
+    ids.sort_unstable();
+    ids
+}
+
+/// Ten launches and exit show ten under an attached trace, in both modes.
+#[test]
+fn ten_under_trace() {
+    if !need::bpf("ten_under_trace") {
+        return;
+    }
+    let lab = Lab::new();
+    for mode in [Mode::Preload, Mode::Injection] {
+        // Injected, the library is there from cuInit on.
+        let words = match mode {
+            Mode::Injection => "init gate launch 10",
+            _ => "gate init launch 10",
+        };
+        let mut host = lab
+            .host(mode, words)
+            .env("PARCAGPU_RATE_LIMIT", "1e9")
+            .start();
+        host.wait_gate(1);
+        let trace = Trace::attach(&lab, &[host.pid()]);
+        if mode == Mode::Injection {
+            block::wait_state(
+                host.pid(),
+                &lab.library(),
+                State::Active,
+                Duration::from_secs(1),
+            );
+        }
+        host.open_gate(1);
+        host.wait(SHORT).ok();
+        let events = trace.end();
+        let launches = sorted(events.launches());
+        assert_eq!(launches.len(), 10, "{mode:?}: {}", events.stderr);
+        assert_eq!(launches, sorted(events.records()), "{mode:?}");
+        assert_eq!(events.errors(), [], "{mode:?}");
+    }
+}
+
+/// Ten launches and exit show "all 10 launches" under `parcagpu run`.
+#[test]
+fn ten_under_run() {
+    if !need::bpf("ten_under_run") {
+        return;
+    }
+    let lab = Lab::new();
+    let ended = run(&lab, "", "kernel shown init launch 10 say done")
+        .run(SHORT)
+        .ok();
+    assert_eq!(ended.stdout, "done\n", "the program's output is its own");
+    assert!(ended.stderr.contains("all 10 launches"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("10 kernel records"),
+        "{}",
+        ended.stderr
+    );
+    let row = ended.stderr.lines().find(|line| line.ends_with("shown"));
+    assert!(
+        row.is_some_and(|row| row.contains("100.0 %")),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// A sample is called one.
+#[test]
+fn sample_under_run() {
+    if !need::bpf("sample_under_run") {
+        return;
+    }
+    let lab = Lab::new();
+    let ended = run(&lab, "--rate 1", "init launch 10").run(SHORT).ok();
+    assert!(
+        ended
+            .stderr
+            .contains("1 of 10 launches; shares are of the sample"),
+        "{}",
+        ended.stderr
+    );
+    assert!(!ended.stderr.contains("all "), "{}", ended.stderr);
+}
+
+/// `run` ends as its command does.
+#[test]
+fn exit_status_under_run() {
+    if !need::bpf("exit_status_under_run") {
+        return;
+    }
+    let lab = Lab::new();
+    let code = |words: &str| run(&lab, "", words).run(SHORT).code();
+    assert_eq!(code("exit 0"), 0);
+    assert_eq!(code("init launch 3 exit 7"), 7);
+    assert_eq!(code("init launch 3 _exit 8"), 8);
+    assert_eq!(code("init launch 3 raise 15"), 128 + 15);
+    assert_eq!(code("init abort"), 128 + 6);
+}
+
+/// The JSON of `run`: every launch, each kernel of several streams and modules.
+#[test]
+fn streams_and_modules() {
+    if !need::bpf("streams_and_modules") {
+        return;
+    }
+    let lab = Lab::new();
+    let out = lab.file("run.json");
+    let options = format!("--trace --json --raw-names --output {}", out.display());
+    let words =
+        "streams 4 modules 3 kernel part init thread launch 60 end thread launch 60 end join sync";
+    run(&lab, &options, words).run(SHORT).ok();
+    let text = fs::read_to_string(&out).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    let records: Vec<&Value> = events
+        .iter()
+        .filter(|e| e["probe"] == "activity_batch")
+        .collect();
+    assert_eq!(records.len(), 120);
+    let streams: HashSet<u64> = records.iter().map(|r| number(r, "stream_id")).collect();
+    assert_eq!(streams.len(), 4);
+    let names: HashSet<&str> = records.iter().filter_map(|r| r["name"].as_str()).collect();
+    assert_eq!(names, HashSet::from(["part0", "part1", "part2"]));
+    let launching: HashSet<u64> = events
+        .iter()
+        .filter(|e| e["probe"] == "cuda_correlation")
+        .map(|e| number(e, "tid"))
+        .collect();
+    assert_eq!(launching.len(), 2, "launches are told on their threads");
+}
+
+/// Each replay of a graph gives a record per node, with graph id and node id.
+#[test]
+fn graphs() {
+    if !need::bpf("graphs") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut host = lab
+        .host(Mode::Preload, "gate init graph 10 replay 25 sync")
+        .env("PARCAGPU_GRAPH_RATE_LIMIT", "1e9")
+        .start();
+    host.wait_gate(1);
+    let trace = Trace::attach(&lab, &[host.pid()]);
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    let events = trace.end();
+    let launches = events.launches();
+    assert_eq!(launches.len(), 25);
+    assert!(events.of("cuda_correlation").all(|e| e["cbid"] == -514));
+    let mut graph_ids = HashSet::new();
+    let mut nodes_of_all = HashSet::new();
+    for id in launches {
+        let own: Vec<&Value> = events
+            .of("activity_batch")
+            .filter(|e| number(e, "correlation_id") == id)
+            .collect();
+        let nodes: HashSet<u64> = own.iter().map(|e| number(e, "graph_node_id")).collect();
+        assert_eq!(
+            (own.len(), nodes.len()),
+            (10, 10),
+            "records and nodes of {id}"
+        );
+        graph_ids.extend(own.iter().map(|e| number(e, "graph_id")));
+        nodes_of_all.extend(nodes);
+    }
+    assert_eq!(
+        (graph_ids.len(), nodes_of_all.len()),
+        (1, 10),
+        "one graph, the same nodes each time"
+    );
+    assert!(!graph_ids.contains(&0) && !nodes_of_all.contains(&0));
+}
+
+/// A million launches of four threads, every one sampled: each is told once and has its kernel once.
+#[test]
+fn million() {
+    if !need::bpf("million") {
+        return;
+    }
+    const THREADS: usize = 4;
+    const EACH: usize = 250_000;
+    let lab = Lab::new();
+    let options = Options {
+        names: false,
+        ring: 256 << 20,
+        ..Options::default()
+    };
+    let agent = Agent::parca(&lab.library(), -1, options).unwrap();
+    let thread = format!("thread launch {EACH} end ");
+    let words = format!("streams 4 init {} join sync", thread.repeat(THREADS));
+    let host = lab
+        .host(Mode::Preload, &words)
+        .env("PARCAGPU_RATE_LIMIT", "1000000")
+        .env("MOCK_CUDA_KERNEL_NS", "500")
+        .start();
+    let pid = host.pid();
+    host.wait_with(Duration::from_secs(60), || {
+        agent.poll(Duration::from_millis(20))
+    })
+    .ok();
+    agent.poll(Duration::from_millis(100));
+    let unique = |kind| {
+        let events = agent.of(kind);
+        assert!(events.iter().all(|e| e.pid == pid));
+        let ids: HashSet<u32> = events.iter().map(|e| e.id).collect();
+        assert_eq!(ids.len(), events.len(), "{kind:?}: no id twice");
+        ids
+    };
+    let (launches, records) = (unique(Kind::Correlation), unique(Kind::Record));
+    assert_eq!(agent.losses(), Losses::default());
+    assert_eq!(launches.len(), THREADS * EACH);
+    assert!(launches == records, "{} records", records.len());
+}
+
+/// A record is there within a second of the end of its kernel, though the program then idles.
+#[test]
+fn idle_program_keeps_nothing_back() {
+    if !need::bpf("idle_program_keeps_nothing_back") {
+        return;
+    }
+    const BOUND_NS: u64 = 1_500_000_000; // half a second of it is for the scheduler
+    let lab = Lab::new();
+    let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
+    let words = "init launch 20 sync now sleep 2500";
+    let mut host = lab
+        .host(Mode::Preload, words)
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .start();
+    host.wait_stdout("now ");
+    let arrived = agent.poll_until(Duration::from_secs(3), |events| {
+        events.iter().filter(|e| e.kind == Kind::Record).count() == 20
+    });
+    assert!(
+        arrived && host.runs(),
+        "records come while the program is idle"
+    );
+    let line = host.stdout();
+    let end: u64 = line.trim().trim_start_matches("now ").parse().unwrap();
+    let last = agent
+        .of(Kind::Record)
+        .iter()
+        .map(|e| e.time_ns)
+        .max()
+        .unwrap();
+    assert!(
+        last.saturating_sub(end) < BOUND_NS,
+        "{} ns late",
+        last - end
+    );
+    host.wait(SHORT).ok();
+}
