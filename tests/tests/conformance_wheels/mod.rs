@@ -28,9 +28,10 @@ fn fetch() -> Result<Vec<(String, PathBuf)>, String> {
         .output()
         .map_err(|e| format!("{}: {e}", script.display()))?;
     if !fetched.status.success() {
-        return Err(String::from_utf8_lossy(&fetched.stderr)
-            .trim()
-            .replace('\n', "; "));
+        let errors = String::from_utf8_lossy(&fetched.stderr);
+        // The lines below it are pip's.
+        let first = errors.lines().next().unwrap_or("fetch-cuda-headers failed");
+        return Err(first.trim_end_matches(':').to_owned());
     }
     let wheels: Vec<_> = String::from_utf8_lossy(&listed.stdout)
         .split_whitespace()
@@ -61,6 +62,8 @@ pub fn skip(test: &str, need: &str, reason: &str) {
             .create(true)
             .open(log)
             .expect("PARCAGPU_SKIP_LOG can be written");
-        writeln!(log, "{test}: {reason}").expect("PARCAGPU_SKIP_LOG can be written");
+        // One write: tests run side by side.
+        log.write_all(format!("{test}: {reason}\n").as_bytes())
+            .expect("PARCAGPU_SKIP_LOG can be written");
     }
 }
