@@ -3,7 +3,9 @@
 //! The fast path is a load, a test and a tail call. On the slow path a handler
 //! runs behind a panic barrier: should it panic, the caller gets what the
 //! original returned, which is called if the handler had not done so. errno is
-//! the original's in every case.
+//! the original's in every case. A thread that is cancelled meanwhile is so
+//! after the call: cancellation unwinds, and would end the process at the
+//! barrier.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,6 +59,7 @@ pub fn handle<R: Copy>(
         },
         result: Cell::new(None::<R>),
     };
+    let _whole = Uncancelled::begin();
     let outer = TOP.get();
     // A frame below ours on the stack is gone: somebody jumped over it.
     if outer.addr() > (&raw const frame).addr() {
@@ -111,6 +114,34 @@ pub unsafe fn call_original<R: Copy>(owner: *const (), original: impl FnOnce() -
     }
     // Not from within its handler: nothing to note.
     original()
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+}
+
+const PTHREAD_CANCEL_DISABLE: i32 = 1;
+
+/// Puts off the cancellation of this thread.
+struct Uncancelled {
+    before: i32,
+}
+
+impl Uncancelled {
+    fn begin() -> Uncancelled {
+        let mut before = 0;
+        // SAFETY: sets a flag of this thread; the old one fits the variable.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Uncancelled { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ignored = 0;
+        // SAFETY: puts the flag back as it was.
+        unsafe { pthread_setcancelstate(self.before, &raw mut ignored) };
+    }
 }
 
 pub(crate) fn errno() -> i32 {

@@ -152,7 +152,6 @@ impl Watch {
 
     /// Our constructor runs.
     pub fn start(&'static self) {
-        ACTIVE.store((&raw const *self).cast_mut(), Ordering::Release);
         self.look(Way::Constructor);
         if !self.gets_init_calls() {
             self.complete.store(true, Ordering::Relaxed);
@@ -177,7 +176,8 @@ impl Watch {
         rendezvous::failure()
     }
 
-    fn arm(&self) {
+    fn arm(&'static self) {
+        ACTIVE.store((&raw const *self).cast_mut(), Ordering::Release);
         let saved = errno();
         let _ = catch_unwind(AssertUnwindSafe(|| {
             if (self.choice)() != Choice::None {

@@ -53,6 +53,17 @@ fn a_panic_stays_inside() {
 }
 
 #[test]
+fn a_thread_may_be_cancelled_in_a_call() {
+    let lab = Lab::new();
+    let target = lab.target("libtarget.so.1", 1, &[]);
+    for groups in ["0", "255"] {
+        let log = lab.compare_as("host", &["cancel", &target], &[("FIXTURE_WANT", groups)]);
+        let handled = usize::from(groups != "0");
+        assert_eq!(log.ends, [[0, handled, 0]]);
+    }
+}
+
+#[test]
 fn exports_what_the_loader_calls() {
     let output = Command::new("nm")
         .args(["-D", "--defined-only"])

@@ -92,6 +92,21 @@ static void *race(void *argument)
     return (void *)wrong;
 }
 
+static void cleanup(void *argument)
+{
+    (void)argument;
+    puts("cleaned up");
+}
+
+static void *cancelled(void *handle)
+{
+    pthread_cleanup_push(cleanup, NULL);
+    call(handle, "targetWait", 300000);
+    pause();
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
 static void filter(int call, int action)
 {
     /* `action` for a call that asks for both writable and executable. */
@@ -222,6 +237,14 @@ int main(int argc, char **argv)
             wrong += (long)result;
         }
         printf("wrong %ld\n", wrong);
+    } else if (!strcmp(mode, "cancel")) {
+        pthread_t thread;
+        void *result;
+        pthread_create(&thread, NULL, cancelled, need(dlopen(path, RTLD_NOW), path));
+        usleep(100000);
+        pthread_cancel(thread);
+        pthread_join(thread, &result);
+        printf("cancelled %d\n", result == PTHREAD_CANCELED);
     } else if (!strcmp(mode, "mdwe")) {
         printf("mdwe %d\n", prctl(65, 1, 0, 0, 0));
         use(need(dlopen(path, RTLD_NOW), path));

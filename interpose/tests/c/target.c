@@ -2,6 +2,7 @@
  * some that cannot be hooked. ID tells copies apart. */
 #include <errno.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #ifdef PAD
 /* To have another size, and so another place in memory. */
@@ -47,6 +48,14 @@ __attribute__((visibility("default"))) int targetInner(unsigned flags)
 {
     int result = targetInit(flags);
     return result < 0 ? result : result + 1000;
+}
+
+/* May be cancelled. */
+__attribute__((visibility("default"))) int targetWait(int microseconds)
+{
+    if (!enabled)
+        return -1;
+    return usleep(microseconds);
 }
 
 __attribute__((visibility("default"))) int targetCalls(void) { return calls; }
