@@ -336,9 +336,11 @@ pub fn decode(bytes: &[u8]) -> Option<Event<'_>> {
 }
 
 fn kernel<'a>(f: &Fields<'a>) -> Option<Kernel<'a>> {
-    // Record bytes 0..8, 16..112 and 144..160 stand one after another.
+    // Record bytes 0..8, 16..96 and 144..160 stand one after another, then the name.
     let body = |offset: usize| HEADER + 8 + offset - 16;
-    let graph = HEADER + 8 + 96;
+    let graph = HEADER + 8 + 80;
+    let name = f.0.get(graph + 16..)?;
+    let name_len = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     Some(Kernel {
         kind: f.u32(HEADER)?,
         registers: f.u16(HEADER + 6)?,
@@ -354,7 +356,10 @@ fn kernel<'a>(f: &Fields<'a>) -> Option<Kernel<'a>> {
         correlation_id: f.u32(body(92))?,
         graph_node_id: f.u64(graph)?,
         graph_id: f.u32(graph + 12)?,
-        name: f.text(graph + 16, graph + 24)?,
+        name: Text {
+            bytes: &name[..name_len],
+            state: TextState::from_flags(f.u32(12)?),
+        },
     })
 }
 
@@ -466,7 +471,7 @@ mod tests {
     #[test]
     fn times_of_zero_or_backwards_have_no_duration() {
         let mut bytes = header(2, 2);
-        bytes.resize(HEADER + 8 + 96 + 16 + 8, 0);
+        bytes.resize(HEADER + 8 + 80 + 16, 0);
         let Body::Kernel(mut kernel) = decode(&bytes).unwrap().body else {
             panic!("not a kernel");
         };

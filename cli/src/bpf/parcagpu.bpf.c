@@ -89,15 +89,17 @@ struct correlation_event {
 	char text[TEXT_MAX];
 };
 
+// No length: the text goes to its NUL or to the end of the event. Linux 5.15 allows 512 bytes of stack
+// for emit_kernel (rounded up to 416) and its caller (96), so there is no room to spare.
 struct kernel_event {
 	struct header h;
-	__u8 head[8];	 /* record bytes 0..8 */
-	__u8 body[96];	 /* record bytes 16..112 */
-	__u8 graph[16];	 /* record bytes 144..160 */
-	__u32 text_len;
-	__u32 pad;
+	__u8 head[8];	/* record bytes 0..8 */
+	__u8 body[80];	/* record bytes 16..96 */
+	__u8 graph[16]; /* record bytes 144..160 */
 	char text[TEXT_MAX];
 };
+
+_Static_assert(sizeof(struct kernel_event) <= 392, "stack of emit_kernel");
 
 struct pc_event {
 	struct header h;
@@ -312,9 +314,10 @@ static __always_inline __u32 read_text(char *to, __u32 max, __u64 from, __u32 *f
 }
 
 // Keeps what the process says about itself; survives its exit.
-static __always_inline void read_status(struct pt_regs *ctx, const struct who *who, bool texts)
+// A function of its own, so that its stack is gone when records are read.
+static __attribute__((noinline)) int read_status(struct pt_regs *ctx, __u64 start_ns, __u32 pid, bool texts)
 {
-	struct process_key key = {.start_ns = who->start_ns, .pid = who->pid};
+	struct process_key key = {.start_ns = start_ns, .pid = pid};
 	// The distance from the probe site to the block, found in the ELF file; 0: it has none.
 	long distance = bpf_usdt_cookie(ctx);
 	struct process *process;
@@ -325,23 +328,24 @@ static __always_inline void read_status(struct pt_regs *ctx, const struct who *w
 		__u32 zero = 0;
 		struct process *start = bpf_map_lookup_elem(&blank, &zero);
 		if (!start)
-			return;
+			return 0;
 		bpf_map_update_elem(&processes, &key, start, BPF_NOEXIST);
 		process = bpf_map_lookup_elem(&processes, &key);
 		if (!process)
-			return;
+			return 0;
 	}
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
 	BPF_CORE_READ_STR_INTO(&process->comm, leader, comm);
 	if (!distance)
-		return;
+		return 0;
 	block = (const void *)(PT_REGS_IP(ctx) + distance);
 	if (texts)
 		bpf_probe_read_user(process->status, STATUS_TEXTS_END, block);
 	else
 		bpf_probe_read_user(process->status, STATUS_COUNTERS_END, block);
 	__sync_fetch_and_add(&process->reads, 1);
+	return 0;
 }
 
 // Only the last event of a batch wakes the reader.
@@ -358,7 +362,7 @@ int BPF_USDT(on_cuda_correlation, __u64 id, __s64 cbid, __u64 name)
 
 	if (!identify(&who))
 		return 0;
-	read_status(ctx, &who, false);
+	read_status(ctx, who.start_ns, who.pid, false);
 	fill(&e.h, CUDA_CORRELATION, &who);
 	e.correlation_id = id;
 	e.cbid = cbid;
@@ -394,8 +398,8 @@ int BPF_USDT(on_kernel_executed, __u64 start, __u64 end, __u64 id, __u64 device,
 	*(__u32 *)&e->body[AT(correlation_id)] = id;
 	*(__u64 *)&e->graph[0] = node;
 	*(__u32 *)&e->graph[12] = graph;
-	e->pad = 0;
-	e->text_len = read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
+	e->text[0] = 0;
+	read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
@@ -406,11 +410,13 @@ __attribute__((noinline)) int emit_kernel(__u64 record, __u64 ids, __u64 start_n
 {
 	struct kernel_event e = {};
 	const char *from = (const char *)record;
-	__u64 name;
+	__u64 name, n;
 
+	// The pointer to the name stands where the name will.
 	if (bpf_probe_read_user(e.head, sizeof(e.head), from) ||
 	    bpf_probe_read_user(e.body, sizeof(e.body), from + 16) ||
-	    bpf_probe_read_user(e.graph, sizeof(e.graph), from + 144)) {
+	    bpf_probe_read_user(e.graph, sizeof(e.graph), from + 144) ||
+	    bpf_probe_read_user(e.text, sizeof(name), from + offsetof(struct parcagpu_kernel, name))) {
 		lose_record(ACTIVITY_BATCH);
 		return 0;
 	}
@@ -419,9 +425,8 @@ __attribute__((noinline)) int emit_kernel(__u64 record, __u64 ids, __u64 start_n
 	e.h.tid = (__u32)ids;
 	e.h.time_ns = time_ns;
 	e.h.start_ns = start_ns;
-	name = *(__u64 *)&e.body[AT(name)];
-	e.text_len = read_text(e.text, TEXT_MAX, name, &e.h.text_flags);
-	__u64 n = e.text_len & 0xff;
+	name = *(__u64 *)e.text;
+	n = read_text(e.text, TEXT_MAX, name, &e.h.text_flags) & 0xff;
 	if (bpf_ringbuf_output(&events, &e, offsetof(struct kernel_event, text) + n, flags))
 		lose_event(ACTIVITY_BATCH);
 	return 0;
@@ -436,7 +441,7 @@ int BPF_USDT(on_activity_batch, __u64 ptrs, __u64 count)
 
 	if (!identify(&who))
 		return 0;
-	read_status(ctx, &who, true);
+	read_status(ctx, who.start_ns, who.pid, true);
 	now = bpf_ktime_get_ns();
 	ids = (__u64)who.pid << 32 | who.tid;
 	for (__u32 i = 0; i < PARCAGPU_BATCH_MAX; i++) {
@@ -587,7 +592,7 @@ int BPF_USDT(on_error, __s64 code, __u64 message, __u64 component)
 
 	if (!identify(&who))
 		return 0;
-	read_status(ctx, &who, true);
+	read_status(ctx, who.start_ns, who.pid, true);
 	struct error_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
 		lose_event(ERROR);
