@@ -97,14 +97,13 @@ static GATE: Gate = Gate {
 /// Holds the lock until dropped.
 pub struct Held(());
 
-/// Takes the lock, if one is asked for. In mode 1 its holder passes: a client may call CUPTI from a
-/// callback, as it may the real one.
+/// Takes the lock, if one is asked for. Its holder passes: a client may call CUPTI from a callback,
+/// as it may the real one.
 pub fn hold() -> Option<Held> {
-    let mode = settings::get().lock;
-    if mode == 0 {
+    if !settings::get().lock {
         return None;
     }
-    if mode == 1 && HELD.get() > 0 {
+    if HELD.get() > 0 {
         HELD.set(HELD.get() + 1);
         return Some(Held(()));
     }

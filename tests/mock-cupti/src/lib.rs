@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | `MOCK_CUPTI_VERSION` | 130001 | what `cuptiGetVersion` says; also decides the record size |
 //! | `MOCK_CUPTI_FIRST_CORRELATION` | 1 | first correlation id; ids wrap at 2^32 |
-//! | `MOCK_CUPTI_LOCK` | 0 | 1: one lock is held during every call and callback, whose holder may call in again; 2: the holder may not (it would hang) |
+//! | `MOCK_CUPTI_LOCK` | 0 | 1: one lock is held during every call and callback; its holder may call in again, as clients do to read records in a completion callback |
 //! | `MOCK_CUPTI_KERNEL_NAME` | unset | every kernel's name: `null`, `empty`, `invalid` (not UTF-8) or `length:N` |
 //! | `MOCK_CUPTI_RECORDS` | unset | by commas: `none`, `zero:N` (times 0/0 in every N-th record), `duplicate:N`, `withhold:N` |
 //! | `MOCK_CUPTI_BUFFER_RECORDS` | 0 | a buffer is full after this many records; 0: when no further one fits |

@@ -26,8 +26,8 @@ pub struct Settings {
     pub record_size: usize,
     /// First correlation id.
     pub first_correlation: u32,
-    /// 0: no lock; 1: a lock that its holder may call through; 2: a plain one.
-    pub lock: u64,
+    /// A lock is held during every call and callback.
+    pub lock: bool,
     /// Replaces every kernel name; inside, `None` is a null pointer.
     pub kernel_name: Option<Option<CString>>,
     /// Which records come.
@@ -51,7 +51,7 @@ pub fn get() -> &'static Settings {
             version,
             record_size: record_size(version),
             first_correlation: number("MOCK_CUPTI_FIRST_CORRELATION", 1) as u32,
-            lock: number("MOCK_CUPTI_LOCK", 0),
+            lock: number("MOCK_CUPTI_LOCK", 0) != 0,
             kernel_name: kernel_name(&text("MOCK_CUPTI_KERNEL_NAME")),
             records: records(&text("MOCK_CUPTI_RECORDS")),
             buffer_records: number("MOCK_CUPTI_BUFFER_RECORDS", 0) as usize,
