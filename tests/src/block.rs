@@ -93,15 +93,23 @@ pub fn semaphores(pid: u32, library: &Path) -> Vec<(String, u16)> {
 /// Waits until every semaphore has a value.
 #[track_caller]
 pub fn wait_semaphores(pid: u32, library: &Path, wanted: u16) {
+    wait_semaphores_that(pid, library, &format!("all {wanted}"), |value| {
+        value == wanted
+    });
+}
+
+/// Waits until every semaphore is as `good` says.
+#[track_caller]
+pub fn wait_semaphores_that(pid: u32, library: &Path, what: &str, good: impl Fn(u16) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let now = semaphores(pid, library);
-        if now.iter().all(|(_, value)| *value == wanted) {
+        if now.iter().all(|(_, value)| good(*value)) {
             return;
         }
         assert!(
             Instant::now() < deadline,
-            "semaphores are {now:?}, not all {wanted}"
+            "semaphores are {now:?}, not {what}"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
