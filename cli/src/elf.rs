@@ -9,12 +9,13 @@ use std::os::unix::fs::FileExt;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::Elf;
 use goblin::elf::header::{ET_DYN, ET_EXEC, Header};
-use goblin::elf::program_header::{PT_LOAD, ProgramHeader};
+use goblin::elf::program_header::{PF_X, PT_LOAD, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOTE, SectionHeader};
 use goblin::elf::sym::Symtab;
 
 const SECTION_MAX: u64 = 16 << 20;
 const HEADERS_MAX: u64 = 4 << 20;
+const LARGEST_PAGE: u64 = 64 << 10;
 const NOTE_TYPE_STAPSDT: u32 = 3;
 
 /// One probe site as the note describes it; addresses are virtual, before relocation.
@@ -32,7 +33,7 @@ pub struct Note {
     pub args: String,
 }
 
-/// A loadable segment.
+/// A segment of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     vaddr: u64,
@@ -47,7 +48,7 @@ pub struct Image {
     pub notes: Vec<Note>,
     /// Address of `parcagpu_status` before relocation.
     pub status: Option<u64>,
-    segments: Vec<Segment>,
+    code: Vec<Segment>,
 }
 
 impl Image {
@@ -64,13 +65,17 @@ impl Image {
         self.notes.iter().any(|n| n.provider == provider)
     }
 
-    /// What to add to an address of this file where the byte at `offset` is mapped to `start`.
+    /// What to add to an address of this file where its code at `offset` is mapped to `start`.
     pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|s| {
-            let first = s.offset & !0xfff;
-            offset >= first && offset < s.offset.saturating_add(s.file_size)
+        let segment = self.code.iter().find(|s| {
+            // Mappings begin at a page, which may lie before the segment.
+            offset.saturating_add(LARGEST_PAGE) > s.offset
+                && offset < s.offset.saturating_add(s.file_size)
         })?;
-        let vaddr = (segment.vaddr & !0xfff).wrapping_add(offset - (segment.offset & !0xfff));
+        let vaddr = segment
+            .vaddr
+            .wrapping_add(offset)
+            .wrapping_sub(segment.offset);
         Some(start.wrapping_sub(vaddr))
     }
 }
@@ -138,10 +143,10 @@ pub fn read_image(file: &File) -> Option<Image> {
     }
 
     let bytes = table(header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
-    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), ctx)
+    let code = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), ctx)
         .ok()?
         .iter()
-        .filter(|p| p.p_type == PT_LOAD)
+        .filter(|p| p.p_type == PT_LOAD && p.p_flags & PF_X != 0)
         .map(|p| Segment {
             vaddr: p.p_vaddr,
             offset: p.p_offset,
@@ -151,7 +156,7 @@ pub fn read_image(file: &File) -> Option<Image> {
     Some(Image {
         notes,
         status: find_symbol(file, &sections, parcagpu_abi::status::SYMBOL),
-        segments,
+        code,
     })
 }
 
@@ -298,23 +303,21 @@ mod tests {
 
     #[test]
     fn bias_follows_the_segment_of_the_mapping() {
+        let segment = |vaddr, offset| Segment {
+            vaddr,
+            offset,
+            file_size: 0x1000,
+        };
         let image = Image {
-            segments: vec![
-                Segment {
-                    vaddr: 0,
-                    offset: 0,
-                    file_size: 0x800,
-                },
-                Segment {
-                    vaddr: 0x2100,
-                    offset: 0x1100,
-                    file_size: 0x1000,
-                },
-            ],
+            code: vec![segment(0x2100, 0x1100)],
             ..Image::default()
         };
         assert_eq!(image.bias(0x7000_2000, 0x1000), Some(0x7000_0000));
-        assert_eq!(image.bias(0x7000_0000, 0), Some(0x7000_0000));
         assert_eq!(image.bias(0x7000_0000, 0x10_0000), None);
+        let at_zero = Image {
+            code: vec![segment(0x40_0000, 0)],
+            ..Image::default()
+        };
+        assert_eq!(at_zero.bias(0x40_0000, 0), Some(0));
     }
 }

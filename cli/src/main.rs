@@ -2,10 +2,12 @@
 
 mod accounts;
 mod block;
+mod decode;
 mod demangle;
 mod discover;
 mod elf;
 mod events;
+mod json;
 mod ledger;
 mod library;
 mod options;

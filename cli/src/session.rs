@@ -22,8 +22,9 @@ use libbpf_rs::{
 use parcagpu_abi::probe::{self, PROVIDER, Probe};
 use parcagpu_abi::status;
 
+use crate::decode::decode;
 use crate::discover::{self, FileId, Found, Library, Scanner};
-use crate::events::{self, Event};
+use crate::events::Event;
 use crate::refusal::refuse;
 use crate::scan_thread::ScanThread;
 use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
@@ -188,7 +189,7 @@ impl Session {
         let bad = Rc::clone(&undecodable);
         let mut builder = RingBufferBuilder::new();
         builder.add(&skel.maps.events, move |bytes| {
-            match events::decode(bytes) {
+            match decode(bytes) {
                 Some(event) => sink.borrow_mut().event(&event),
                 None => *bad.borrow_mut() += 1,
             }
@@ -421,7 +422,7 @@ fn process_id(key: &[u8]) -> Option<ProcessId> {
 fn process_note(value: &[u8]) -> Option<ProcessNote> {
     let comm = value.get(..16)?;
     let end = comm.iter().position(|b| *b == 0).unwrap_or(16);
-    let mut block = value.get(24..)?.to_vec();
+    let mut block = value.get(16..)?.to_vec();
     // Texts and counters are read at different times, so the sequence number of the texts says
     // nothing about this copy; a torn text is possible and only ever shown.
     if let Some(sequence) = block.get_mut(16..20) {

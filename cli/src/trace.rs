@@ -7,11 +7,11 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::rc::Rc;
 
 use parcagpu_abi::probe;
-use serde_json::{Map, Value, json};
 
 use crate::accounts::Accounts;
 use crate::demangle::{Demangler, clean};
 use crate::events::{Body, Event, Text, TextState};
+use crate::json::{self, nvtx_kind, resource_kind};
 use crate::session::{Session, Sink};
 use crate::text::{clock_ns, count, duration, plural, time_of_day};
 
@@ -175,7 +175,7 @@ impl Sink for Tracer {
             return;
         }
         let line = if self.style.json {
-            json_line(event, &mut self.demangler).to_string()
+            json::line(event, &mut self.demangler).to_string()
         } else {
             let h = event.header;
             format!(
@@ -303,128 +303,4 @@ impl Tracer {
 
 fn triple([x, y, z]: [i32; 3]) -> String {
     format!("{x}x{y}x{z}")
-}
-
-fn nvtx_kind(kind: u16) -> &'static str {
-    match kind {
-        1 => "push",
-        2 => "pop",
-        3 => "start",
-        4 => "end",
-        5 => "mark",
-        _ => "unknown",
-    }
-}
-
-fn resource_kind(kind: u32) -> &'static str {
-    match kind {
-        1 => "os_thread",
-        2 => "cuda_stream",
-        3 => "cuda_device",
-        4 => "cuda_kernel",
-        5 => "nvtx_domain",
-        _ => "unknown",
-    }
-}
-
-/// The JSON form of an event; its fields are listed in `parcagpu trace --help`.
-pub fn json_line(event: &Event<'_>, demangler: &mut Demangler) -> Value {
-    let h = event.header;
-    let mut line = Map::new();
-    line.insert("time_ns".into(), h.time_ns.into());
-    line.insert("pid".into(), h.pid.into());
-    line.insert("tid".into(), h.tid.into());
-    line.insert("probe".into(), h.probe().name.into());
-    let mut put = |fields: Value| {
-        if let Value::Object(fields) = fields {
-            line.extend(fields);
-        }
-    };
-    let mut named = |text: &Text<'_>| {
-        json!({
-            "name": text.lossy(),
-            "name_state": text.state.name(),
-            "demangled": demangler.name(text.bytes, text.state == TextState::Cut),
-        })
-    };
-    match &event.body {
-        Body::Correlation { id, cbid, name } => {
-            put(json!({"correlation_id": id, "cbid": cbid}));
-            put(named(name));
-        }
-        Body::Kernel(k) => {
-            put(json!({
-                "correlation_id": k.correlation_id, "start_ns": k.start, "end_ns": k.end,
-                "device_id": k.device, "context_id": k.context, "stream_id": k.stream,
-                "graph_id": k.graph_id, "graph_node_id": k.graph_node_id,
-                "grid": k.grid, "block": k.block, "registers": k.registers,
-                "static_shared_memory": k.static_shared_memory,
-                "dynamic_shared_memory": k.dynamic_shared_memory, "kind": k.kind,
-            }));
-            put(named(&k.name));
-        }
-        Body::PcSample {
-            crc,
-            pc_offset,
-            function_index,
-            correlation_id,
-            reasons,
-            reason_count,
-            name,
-        } => {
-            put(json!({
-                "cubin_crc": crc, "pc_offset": pc_offset, "function_index": function_index,
-                "correlation_id": correlation_id, "stall_reason_count": reason_count,
-                "stall_reasons": reasons.iter()
-                    .map(|(index, samples)| json!({"index": index, "samples": samples}))
-                    .collect::<Vec<_>>(),
-            }));
-            put(named(name));
-        }
-        Body::StallReasons { count, names } => put(json!({"count": count, "names": names})),
-        Body::GpuConfig {
-            device,
-            sampling_factor,
-            clock_khz,
-            sm_count,
-        } => put(json!({
-            "device_id": device, "sampling_factor": sampling_factor,
-            "clock_khz": clock_khz, "sm_count": sm_count,
-        })),
-        Body::CubinLoaded { crc, address, size } => {
-            put(json!({"cubin_crc": crc, "address": address, "size": size}));
-        }
-        Body::CubinUnloaded { crc } => put(json!({"cubin_crc": crc})),
-        Body::Error {
-            code,
-            message,
-            component,
-        } => put(json!({
-            "code": code, "message": message.lossy(), "message_state": message.state.name(),
-            "component": String::from_utf8_lossy(component),
-        })),
-        Body::Nvtx {
-            timestamp_ns,
-            tid,
-            correlation_id,
-            domain,
-            kind,
-            flags,
-            color,
-            device,
-            payload,
-            range_id,
-            message,
-        } => put(json!({
-            "timestamp_ns": timestamp_ns, "thread": tid, "correlation_id": correlation_id,
-            "domain_id": domain, "kind": nvtx_kind(*kind), "payload_type": flags & 15,
-            "payload": payload, "color": color, "device_id": device, "range_id": range_id,
-            "message": message.lossy(), "message_state": message.state.name(),
-        })),
-        Body::ResourceName { kind, id, name } => put(json!({
-            "kind": resource_kind(*kind), "id": id, "name": name.lossy(),
-            "name_state": name.state.name(),
-        })),
-    }
-    Value::Object(line)
 }

@@ -174,7 +174,6 @@ struct process_key {
 
 struct process {
 	char comm[16];
-	__u64 reads;
 	__u8 status[STATUS_TEXTS_END];
 };
 
@@ -344,7 +343,6 @@ static __attribute__((noinline)) int read_status(struct pt_regs *ctx, __u64 star
 		bpf_probe_read_user(process->status, STATUS_TEXTS_END, block);
 	else
 		bpf_probe_read_user(process->status, STATUS_COUNTERS_END, block);
-	__sync_fetch_and_add(&process->reads, 1);
 	return 0;
 }
 
