@@ -1,6 +1,6 @@
 //! Exported functions and what surrounds every call.
 //!
-//! [`driver_api!`] turns one line per function into three things: an entry whose first bytes are
+//! `driver_api!` turns one line per function into three things: an entry whose first bytes are
 //! the real driver's (hooks patch and relocate them), the `_params` struct that callbacks see, and
 //! the call of the body inside [`run`]: state checks, scripted results, callbacks, log.
 

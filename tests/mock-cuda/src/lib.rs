@@ -3,7 +3,7 @@
 //! Faithful where a profiler can tell: function bodies that hooks can patch, the
 //! `CUDA_INJECTION64_PATH` protocol, contexts, streams, modules, graphs and their failures, result
 //! codes, and time: kernels take time on a virtual GPU, though nothing runs. x86-64 Linux only.
-//! [`link`] is the way to the simulated CUPTI.
+//! Module `link` is the way to the simulated CUPTI.
 //!
 //! # Script
 //!
@@ -11,8 +11,8 @@
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
-//! | `MOCK_LOG` | unset | file for the call log of both libraries, see [`log`] |
-//! | `MOCK_FAIL` | unset | results to return, for functions of both libraries, see [`faults`] |
+//! | `MOCK_LOG` | unset | file for the call log of both libraries, see module `log` |
+//! | `MOCK_FAIL` | unset | results to return, for functions of both libraries, see module `faults` |
 //! | `MOCK_CUDA_STUB` | 0 | 1: every call returns 34, as the stub library of a toolkit |
 //! | `MOCK_CUDA_VERSION` | 13000 | what `cuDriverGetVersion` says |
 //! | `MOCK_CUDA_DEVICES` | 1 | number of devices; 0: `cuInit` returns 100 |
