@@ -18,7 +18,7 @@ use crate::cupti::sys::{
     API_VERSION_12_3, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, Domain, SubscriberHandle,
 };
 use crate::cupti::{activity, callbacks, locate};
-use crate::hooks::{coexist, installed};
+use crate::hooks::{holder, installed};
 use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
@@ -42,6 +42,8 @@ const PAUSE: (u64, u64) = (SECOND, 60 * SECOND);
 /// What is so only while we are the subscriber.
 struct Subscription {
     handle: SubscriberHandle,
+    /// It is the program's, quiet at present, and not ours to end.
+    shared: bool,
     callbacks: Vec<(Domain, u32)>,
     keep_on: KeepOn,
     silence: Silence,
@@ -98,7 +100,7 @@ impl Machine {
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
-            Phase::Dormant | Phase::Yielded if wanted && !coexist::is_held() => {
+            Phase::Dormant | Phase::Yielded if wanted && !holder::is_held() => {
                 self.activate(now, PAUSE.0)
             }
             Phase::Dormant if wanted => {
@@ -113,7 +115,7 @@ impl Machine {
                 self.session.activity_failed.store(false, Ordering::Relaxed);
                 Phase::Dormant
             }
-            Phase::Refused { .. } if coexist::is_held() => Phase::Yielded,
+            Phase::Refused { .. } if holder::is_held() => Phase::Yielded,
             Phase::Refused { retry, pause } if now >= retry => {
                 self.activate(now, (pause * 2).min(PAUSE.1))
             }
@@ -126,7 +128,6 @@ impl Machine {
     /// Another part of the program is about to take CUPTI: gives it up, with no buffer of ours left
     /// inside. Runs on the thread that wants it.
     pub fn step_aside(&mut self, holder: &Path) {
-        self.turns += 1;
         let name = holder.to_string_lossy();
         status::set_text(&status::block().cupti_holder, &name);
         let now = clock::monotonic_ns();
@@ -146,6 +147,7 @@ impl Machine {
             }
             return;
         };
+        self.turns += 1;
         self.session.set_active(false);
         let deadline = Instant::now() + LAST_BUFFERS;
         while !self.session.sampler.switch.close(self.session) && Instant::now() < deadline {
@@ -153,7 +155,9 @@ impl Machine {
         }
         self.flush(ACTIVITY_FLUSH_FORCED);
         self.await_buffers(LAST_BUFFERS);
-        self.deactivate(subscription, now);
+        if let Phase::Closing(_) = self.deactivate(subscription, now) {
+            errors::report(0, "yield", "a launch was inside CUPTI for too long");
+        }
         self.drain_until = 0;
         self.publish_buffers();
         self.phase = Phase::Yielded;
@@ -194,7 +198,9 @@ impl Machine {
         let Some(api) = self.load() else {
             return Phase::Failed;
         };
-        let handle = match api.subscribe(callbacks::CALLBACK) {
+        let theirs = holder::subscription();
+        let shared = theirs.is_some();
+        let handle = match theirs.map_or_else(|| api.subscribe(callbacks::CALLBACK), Ok) {
             Ok(handle) => handle,
             Err(error) if error.code == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
                 report("cupti", error);
@@ -213,7 +219,7 @@ impl Machine {
                 return Phase::Failed;
             }
         };
-        match self.set_up(api, handle, now) {
+        match self.set_up(api, handle, shared, now) {
             Ok(subscription) => {
                 status::block().add(Counter::Activations, 1);
                 status::set_state(State::Active, "a consumer is attached");
@@ -222,7 +228,7 @@ impl Machine {
             }
             Err(error) => {
                 report("cupti", error);
-                if let Err(error) = api.unsubscribe(handle) {
+                if !shared && let Err(error) = api.unsubscribe(handle) {
                     report("cupti", error);
                 }
                 status::set_state(State::Stopped, &error.to_string());
@@ -236,11 +242,16 @@ impl Machine {
         &mut self,
         api: &Api,
         handle: SubscriberHandle,
+        shared: bool,
         now: u64,
     ) -> Result<Subscription, CuptiError> {
         // By default from CUDA 13.0 each thread takes buffers of its own, and each flush beside a
-        // long kernel leaves one more of them out. To be set before the first buffer.
-        if api.version >= API_VERSION_12_3
+        // long kernel leaves one more of them out. To be set before the first buffer of anybody: a
+        // change loses buffers that are out (measured).
+        let first = status::block().get(Counter::BuffersRequested) == 0;
+        if first
+            && holder::buffer_callbacks().is_none()
+            && api.version >= API_VERSION_12_3
             && let Err(error) = api.set_attribute_u8(ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, 0)
         {
             report("cupti", error);
@@ -253,6 +264,7 @@ impl Machine {
         let mut on = Vec::new();
         for (domain, cbid) in callbacks::wanted(self.session.config.api_callbacks)
             .filter(|launch| !callbacks::decided_in_hook(*launch))
+            .filter(|(domain, cbid)| !holder::wants_callback(*domain, *cbid))
         {
             match api.enable_callback(handle, domain, cbid, true) {
                 Ok(()) => on.push((domain, cbid)),
@@ -273,6 +285,7 @@ impl Machine {
         keep_on.start(self.session);
         Ok(Subscription {
             handle,
+            shared,
             callbacks: on,
             keep_on,
             silence: Silence::new(now),
@@ -292,8 +305,18 @@ impl Machine {
                     report("cupti", error);
                 }
             }
-            if let Err(error) = api.unsubscribe(subscription.handle) {
+            if !subscription.shared
+                && let Err(error) = api.unsubscribe(subscription.handle)
+            {
                 report("cupti", error);
+            }
+            // A tool that registered once and is quiet finds its callbacks as it left them.
+            if let Some((request, complete)) = holder::buffer_callbacks() {
+                self.flush(ACTIVITY_FLUSH_FORCED);
+                self.await_buffers(LAST_BUFFERS);
+                if let Err(error) = api.register_callbacks(request, complete) {
+                    report("cupti", error);
+                }
             }
         }
         status::set_state(State::Dormant, "the last consumer left");
@@ -334,6 +357,10 @@ impl Machine {
     /// After the end of a subscription CUPTI may still hold buffers.
     fn drain(&mut self, now: u64) {
         if !matches!(self.phase, Phase::Dormant) || self.drain_until == 0 || now < self.next_flush {
+            return;
+        }
+        if holder::is_held() {
+            self.drain_until = 0;
             return;
         }
         self.flush(ACTIVITY_FLUSH_COMPLETED);

@@ -14,7 +14,7 @@ use crate::cupti::driver::Driver;
 use crate::cupti::pool::Pool;
 use crate::cupti::sys::SubscriberHandle;
 use crate::errors;
-use crate::hooks;
+use crate::hooks::{self, holder};
 use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
 
@@ -108,6 +108,8 @@ impl Session {
         let subscriber = SubscriberHandle(self.subscriber.load(Ordering::Acquire));
         callbacks::wanted(self.config.api_callbacks)
             .filter(|launch| callbacks::decided_in_hook(*launch))
+            // On a shared subscription the other's callbacks stay as they are.
+            .filter(|(domain, cbid)| !holder::wants_callback(*domain, *cbid))
             .try_for_each(|(domain, cbid)| api.enable_callback(subscriber, domain, cbid, on))
     }
 

@@ -129,6 +129,11 @@ pub fn decided_in_hook((domain, cbid): (Domain, u32)) -> bool {
     domain == DOMAIN_DRIVER_API && installed::decides(cbid)
 }
 
+/// The bit of a launch function of the driver API in a set of them; `None` for other functions.
+pub fn launch_bit(cbid: u32) -> Option<u64> {
+    DRIVER.iter().position(|f| f.cbid == cbid).map(|i| 1 << i)
+}
+
 /// A runtime call that is open on this thread.
 #[derive(Clone, Copy, Default)]
 struct RuntimeCall {

@@ -1,77 +1,44 @@
-//! The program's own use of CUPTI, for which we step aside.
+//! The program's own calls of CUPTI, for which we step aside.
 //!
-//! CUPTI has one subscriber and one pair of buffer callbacks. When the program wants them, what we hold
-//! is given up first, with no buffer of ours left inside, and then the program's call goes through
-//! with its own result. When the program lets go, [`crate::machine`] comes back. With
-//! `PARCAGPU_YIELD=never` we keep what we have and the program gets CUPTI's own refusal.
+//! When the program wants CUPTI, what we hold is given up first, with no buffer of ours left inside,
+//! and then its call goes through with its own result. [`super::holder`] knows when it lets go, and
+//! [`crate::machine`] comes back then. With `PARCAGPU_YIELD=never` we keep what we have and the program
+//! gets error 39.
 //!
 //! The hooks see our own calls too; the mark of [`crate::entry::Inside`] tells them apart.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::holder;
 use crate::config::YieldMode;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::{
     BufferCompleteFunc, BufferRequestFunc, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
-    CUPTI_SUCCESS, CUptiResult, CallbackFunc, SubscriberHandle,
+    CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
 use crate::entry::{self, Inside};
 use crate::{session, watch};
 
 type Ptr = *mut c_void;
 
-/// Nobody else uses CUPTI, as far as we saw.
-const FREE: u32 = 0;
-/// Somebody else registered buffer callbacks and did not subscribe; nothing tells when that ends.
-const BUFFERS: u32 = 1;
-/// Somebody else subscribed.
-const SUBSCRIBED: u32 = 2;
-
-static HOLDER: AtomicU32 = AtomicU32::new(FREE);
-
-/// Whether somebody else uses CUPTI now.
-pub fn is_held() -> bool {
-    HOLDER.load(Ordering::Acquire) != FREE
+/// Whether a call is our own.
+fn is_ours() -> bool {
+    entry::is_inside()
 }
 
-/// Whether a call is the program's.
-fn is_foreign() -> bool {
-    !entry::is_inside()
+/// Whether the program is to be refused: it asks for what we have and will not give.
+fn is_refused() -> bool {
+    session::active().is_some_and(|session| session.config.yield_mode == YieldMode::Never)
 }
 
-fn never() -> bool {
-    session::get().is_some_and(|session| session.config.yield_mode == YieldMode::Never)
-}
-
-/// Gives CUPTI up for the module that `user` lies in, before its call goes through. The hold is
-/// declared first, so that nothing of ours comes back in between.
-fn step_aside(user: *const c_void, hold: u32) -> u32 {
-    let before = HOLDER.fetch_max(hold, Ordering::AcqRel);
+/// Gives CUPTI up for the module that `user` lies in, before its call goes through.
+fn step_aside(user: *const c_void) {
     entry::barrier((), || {
         let _ours = Inside::nested();
         let holder = file_of(user).unwrap_or_else(|| PathBuf::from("a tool"));
         watch::step_aside(&holder);
     });
-    before
-}
-
-/// The program's attempt failed: things are as before.
-fn not_taken(before: u32) {
-    HOLDER.store(before, Ordering::Release);
-}
-
-fn subscribing(user: *const c_void, call: impl FnOnce() -> CUptiResult) -> CUptiResult {
-    if !is_foreign() || never() {
-        return call();
-    }
-    let before = step_aside(user, SUBSCRIBED);
-    let result = call();
-    if result != CUPTI_SUCCESS {
-        not_taken(before);
-    }
-    result
 }
 
 /// `cuptiSubscribe`.
@@ -84,13 +51,23 @@ pub unsafe fn subscribe(
     callback: CallbackFunc,
     data: Ptr,
 ) -> CUptiResult {
-    // SAFETY: the caller's own call.
-    subscribing(callback as *const c_void, || unsafe {
-        original(handle, callback, data)
-    })
+    // A second subscriber of the program's gets CUPTI's refusal, and no part in the first one's.
+    if is_ours() || is_refused() || holder::subscription().is_some() {
+        // SAFETY: the caller's own call.
+        return unsafe { original(handle, callback, data) };
+    }
+    step_aside(callback as *const c_void);
+    // SAFETY: the caller's own call, but for the callback, which passes everything on.
+    let result = unsafe { original(handle, holder::subscribing(callback), data) };
+    if result == CUPTI_SUCCESS {
+        // SAFETY: CUPTI has just written it.
+        holder::subscribed(unsafe { *handle }, true);
+    }
+    result
 }
 
-/// `cuptiSubscribe_v2`.
+/// `cuptiSubscribe_v2`. What it may ask for beyond `cuptiSubscribe` is the program's business, so its
+/// subscription is not shared.
 ///
 /// # Safety
 /// As for the original.
@@ -101,10 +78,17 @@ pub unsafe fn subscribe_v2(
     data: Ptr,
     params: Ptr,
 ) -> CUptiResult {
+    let pass = is_ours() || is_refused() || holder::subscription().is_some();
+    if !pass {
+        step_aside(callback as *const c_void);
+    }
     // SAFETY: the caller's own call.
-    subscribing(callback as *const c_void, || unsafe {
-        original(handle, callback, data, params)
-    })
+    let result = unsafe { original(handle, callback, data, params) };
+    if !pass && result == CUPTI_SUCCESS {
+        // SAFETY: CUPTI has just written it.
+        holder::subscribed(unsafe { *handle }, false);
+    }
+    result
 }
 
 /// `cuptiUnsubscribe`.
@@ -115,10 +99,14 @@ pub unsafe fn unsubscribe(
     original: unsafe extern "C" fn(SubscriberHandle) -> CUptiResult,
     handle: SubscriberHandle,
 ) -> CUptiResult {
+    let foreign = !is_ours() && holder::subscription().is_some();
+    if foreign {
+        step_aside(unsubscribe as *const c_void);
+    }
     // SAFETY: the caller's own call.
     let result = unsafe { original(handle) };
-    if is_foreign() && result == CUPTI_SUCCESS {
-        HOLDER.store(FREE, Ordering::Release);
+    if foreign && result == CUPTI_SUCCESS {
+        holder::unsubscribed();
     }
     result
 }
@@ -132,23 +120,17 @@ pub unsafe fn register_callbacks(
     request: BufferRequestFunc,
     complete: BufferCompleteFunc,
 ) -> CUptiResult {
-    if !is_foreign() {
-        // SAFETY: the caller's own call.
-        return unsafe { original(request, complete) };
+    if !is_ours() {
+        if is_refused() {
+            // CUPTI itself would let it replace our callbacks.
+            return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+        }
+        step_aside(complete as *const c_void);
     }
-    if never() {
-        // CUPTI itself would let it replace our callbacks.
-        return match session::active() {
-            Some(_) => CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
-            // SAFETY: the caller's own call.
-            None => unsafe { original(request, complete) },
-        };
-    }
-    let before = step_aside(complete as *const c_void, BUFFERS);
     // SAFETY: the caller's own call.
     let result = unsafe { original(request, complete) };
-    if result != CUPTI_SUCCESS {
-        not_taken(before);
+    if !is_ours() && result == CUPTI_SUCCESS {
+        holder::registered(request, complete);
     }
     result
 }
@@ -158,13 +140,129 @@ pub unsafe fn register_callbacks(
 /// # Safety
 /// As for the original.
 pub unsafe fn finalize(original: unsafe extern "C" fn() -> CUptiResult) -> CUptiResult {
-    if is_foreign() && !is_held() {
-        step_aside(finalize as *const c_void, SUBSCRIBED);
+    if !is_ours() {
+        step_aside(finalize as *const c_void);
     }
     // SAFETY: the caller's own call.
     let result = unsafe { original() };
-    if is_foreign() {
-        HOLDER.store(FREE, Ordering::Release);
+    if !is_ours() {
+        holder::finalized();
     }
     result
+}
+
+/// A kind is switched by the program. On: we go first, so that its records go into its buffers.
+fn switching(kind: u32, on: bool, call: impl FnOnce() -> CUptiResult) -> CUptiResult {
+    if is_ours() {
+        return call();
+    }
+    if on {
+        if is_refused() {
+            return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+        }
+        holder::switched(kind, true);
+        step_aside(switching_user());
+    }
+    let result = call();
+    // An attempt to switch on that failed has nothing on; whatever happened, off is off.
+    if !on || result != CUPTI_SUCCESS {
+        holder::switched(kind, false);
+    }
+    result
+}
+
+/// A kind is not switched by a function of its user's that we know of; the tool's completion callback
+/// tells whose it is.
+fn switching_user() -> *const c_void {
+    holder::buffer_callbacks().map_or(std::ptr::null(), |(_, complete)| complete as *const c_void)
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident($on:literal, $kind:ident; $($arg:ident: $ty:ty),*);)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As for the original.
+            pub unsafe fn $name(
+                original: unsafe extern "C" fn($($ty),*) -> CUptiResult,
+                $($arg: $ty),*
+            ) -> CUptiResult {
+                // SAFETY: the caller's own call.
+                switching($kind, $on, || unsafe { original($($arg),*) })
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// `cuptiActivityEnable` and `cuptiActivityEnableAndDump`.
+    enable(true, kind; kind: u32);
+    /// `cuptiActivityDisable`.
+    disable(false, kind; kind: u32);
+    /// `cuptiActivityEnableContext`.
+    enable_context(true, kind; context: CUcontext, kind: u32);
+    /// `cuptiActivityDisableContext`.
+    disable_context(false, kind; context: CUcontext, kind: u32);
+    /// `cuptiActivityEnable_v2` and `cuptiActivityEnableAndDump_v2`.
+    enable_v2(true, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
+    /// `cuptiActivityDisable_v2`.
+    disable_v2(false, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
+}
+
+fn callbacks_switched(
+    domain: Option<Domain>,
+    cbid: Option<u32>,
+    on: u32,
+    result: CUptiResult,
+) -> CUptiResult {
+    if !is_ours() && result == CUPTI_SUCCESS {
+        holder::switched_callbacks(domain, cbid, on != 0);
+    }
+    result
+}
+
+/// `cuptiEnableCallback`.
+///
+/// # Safety
+/// As for the original.
+pub unsafe fn enable_callback(
+    original: unsafe extern "C" fn(u32, SubscriberHandle, Domain, u32) -> CUptiResult,
+    on: u32,
+    handle: SubscriberHandle,
+    domain: Domain,
+    cbid: u32,
+) -> CUptiResult {
+    // SAFETY: the caller's own call.
+    let result = unsafe { original(on, handle, domain, cbid) };
+    callbacks_switched(Some(domain), Some(cbid), on, result)
+}
+
+/// `cuptiEnableDomain`.
+///
+/// # Safety
+/// As for the original.
+pub unsafe fn enable_domain(
+    original: unsafe extern "C" fn(u32, SubscriberHandle, Domain) -> CUptiResult,
+    on: u32,
+    handle: SubscriberHandle,
+    domain: Domain,
+) -> CUptiResult {
+    // SAFETY: the caller's own call.
+    let result = unsafe { original(on, handle, domain) };
+    callbacks_switched(Some(domain), None, on, result)
+}
+
+/// `cuptiEnableAllDomains`.
+///
+/// # Safety
+/// As for the original.
+pub unsafe fn enable_all_domains(
+    original: unsafe extern "C" fn(u32, SubscriberHandle) -> CUptiResult,
+    on: u32,
+    handle: SubscriberHandle,
+) -> CUptiResult {
+    // SAFETY: the caller's own call.
+    let result = unsafe { original(on, handle) };
+    callbacks_switched(None, None, on, result)
 }

@@ -7,11 +7,12 @@
 //!
 //! * [`boot`]: `cuInit` and the loads, which bring the session up
 //! * [`launch`]: the launches, where sampling is decided
-//! * [`coexist`]: the program's own use of CUPTI, for which we step aside
+//! * [`coexist`], [`holder`]: the program's own use of CUPTI, for which we step aside
 //! * [`installed`]: what was put in, and what is done where it was not
 
 pub mod boot;
 pub mod coexist;
+pub mod holder;
 pub mod installed;
 pub mod launch;
 
@@ -20,8 +21,8 @@ use std::ffi::{c_char, c_void};
 use parcagpu_interpose::{hooks, watch};
 
 use crate::cupti::sys::{
-    BufferCompleteFunc, BufferRequestFunc, CUptiResult, CUresult, CallbackFunc, LaunchConfig,
-    SubscriberHandle,
+    BufferCompleteFunc, BufferRequestFunc, CUcontext, CUptiResult, CUresult, CallbackFunc,
+    LaunchConfig, SubscriberHandle,
 };
 
 /// Handlers that bring the session up; wanted until it is there.
@@ -72,6 +73,17 @@ hooks! {
         fn cuptiActivityRegisterCallbacks(request: BufferRequestFunc, complete: BufferCompleteFunc) -> CUptiResult
             => coexist::register_callbacks;
         fn cuptiFinalize() -> CUptiResult => coexist::finalize;
+        fn cuptiActivityEnable(kind: u32) -> CUptiResult => coexist::enable;
+        fn cuptiActivityEnableAndDump(kind: u32) -> CUptiResult => coexist::enable;
+        fn cuptiActivityDisable(kind: u32) -> CUptiResult => coexist::disable;
+        fn cuptiActivityEnableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::enable_context;
+        fn cuptiActivityDisableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::disable_context;
+        fn cuptiActivityEnable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::enable_v2;
+        fn cuptiActivityEnableAndDump_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::enable_v2;
+        fn cuptiActivityDisable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::disable_v2;
+        fn cuptiEnableCallback(on: u32, handle: SubscriberHandle, domain: u32, cbid: u32) -> CUptiResult => coexist::enable_callback;
+        fn cuptiEnableDomain(on: u32, handle: SubscriberHandle, domain: u32) -> CUptiResult => coexist::enable_domain;
+        fn cuptiEnableAllDomains(on: u32, handle: SubscriberHandle) -> CUptiResult => coexist::enable_all_domains;
     ];
 }
 
