@@ -46,6 +46,16 @@ class Bench:
             print(f"bench: {name} is not passed on", file=sys.stderr)
             del self.environment[name]
 
+        # On a machine without libelf: the copies from `scripts/bench --collect`, for every state alike.
+        if self.execute([self.command, "--version"], self.environment).returncode == 127:
+            self.search(os.path.join(options.bin_dir, "lib"))
+        if self.execute([self.command, "--version"], self.environment).returncode != 0:
+            fail(f"{self.command} does not run", 2)
+
+    def search(self, folder):
+        path = self.environment.get("LD_LIBRARY_PATH")
+        self.environment["LD_LIBRARY_PATH"] = os.path.abspath(folder) + (f":{path}" if path else "")
+
     def gpu(self):
         """What launch_cost --check says; None when there is no GPU."""
         done = self.execute([self.program, "--check"], self.environment)
@@ -166,8 +176,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="parcagpu-bench-") as scratch:
         bench = Bench(options, scratch)
         if options.simulated:
-            path = os.environ.get("LD_LIBRARY_PATH")
-            bench.environment["LD_LIBRARY_PATH"] = options.simulated + (f":{path}" if path else "")
+            bench.search(options.simulated)
         host = bench.gpu()
         if host is None:
             # scripts/bench falls back to the simulated driver on this status.
