@@ -8,4 +8,6 @@ fn main() {
     // Once a thread or a callback of ours exists, unmapping the library would crash the program.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libparcagpu.so");
+    // Our references to exported names mean our own, also where another copy comes first.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

@@ -5,10 +5,11 @@
 //!   does nothing. A child forked before that starts over by itself.
 //! * Exit waits for our thread, at most [`EXIT_LIMIT`]; `_exit` and signals end the process without us.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use parcagpu_abi::status::{Counter, State};
+use parcagpu_abi::status::{Counter, State, Status};
 
 use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::driver::Driver;
@@ -29,9 +30,33 @@ pub fn in_forked_child() -> bool {
     IN_CHILD.load(Ordering::Relaxed)
 }
 
+/// Whether this copy of the library has nothing to do: it was switched off, or the loader has another
+/// copy in front of it, whose status block is the one that the name finds. Two copies would hook the
+/// same functions and take CUPTI from each other.
+pub fn is_off() -> bool {
+    static OFF: OnceLock<bool> = OnceLock::new();
+    *OFF.get_or_init(|| {
+        if config::disabled() {
+            status::set_state(State::Stopped, "switched off by PARCAGPU_DISABLE");
+            return true;
+        }
+        // SAFETY: a terminated name; RTLD_DEFAULT is always open.
+        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"parcagpu_status".as_ptr()) };
+        let ours: *const Status = status::block();
+        let other = !first.is_null() && !std::ptr::addr_eq(first, ours);
+        if other {
+            status::set_state(
+                State::Stopped,
+                "another copy of the library is in charge of this process",
+            );
+        }
+        other
+    })
+}
+
 /// Starts the session. Idempotent; concurrent calls return at once.
 pub fn start() {
-    if config::disabled() || in_forked_child() || STARTED.swap(true, Ordering::AcqRel) {
+    if is_off() || in_forked_child() || STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
     entry::silence_panics();

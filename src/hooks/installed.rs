@@ -12,7 +12,7 @@ use crate::config;
 use crate::cupti::driver::Driver;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::driver_cbid as cbid;
-use crate::{entry, errors, status};
+use crate::{entry, errors, lifecycle, status};
 
 /// Name of the variable by which the driver finds a library to load in `cuInit`.
 const INJECTION: &str = "CUDA_INJECTION64_PATH";
@@ -76,7 +76,7 @@ pub fn verify(driver: &Driver) {
 
 /// The engine that is asked for; an error in the variable is told when the session starts.
 pub fn choice() -> Choice {
-    if config::disabled() {
+    if lifecycle::is_off() {
         return Choice::None;
     }
     std::env::var("PARCAGPU_HOOK_ENGINE")
@@ -87,7 +87,7 @@ pub fn choice() -> Choice {
 
 /// Told once for every mapped copy of a watched library.
 pub fn report(report: &Report) {
-    if config::disabled() {
+    if lifecycle::is_off() {
         return;
     }
     entry::silence_panics();
