@@ -7,6 +7,27 @@
 //! that never maps one sees a look at the loader's list, and nothing else: no
 //! thread, no changed environment, no started engine.
 //!
+//! # Engines
+//!
+//! Code is changed by one of two engines: `gum` (Frida's Gum, feature `gum`) or
+//! `detour` (the crate of that name, on x86-64, always built in there). Gum
+//! comes as a devkit, a folder with `frida-gum.h` and `libfrida-gum.a` of
+//! version 17.9.5, which no registry has:
+//!
+//! * with the devkit in DIR (absolute; bindgen needs libclang):
+//!   `C_INCLUDE_PATH=DIR FRIDA_GUM_DEVKIT=DIR cargo build --release --features gum`
+//! * fetched from Frida's releases: `cargo build --release --features gum-download`
+//! * to check and lint without any: `DOCS_RS=1 cargo clippy --features gum`
+//!   (it cannot be linked)
+//!
+//! # Limits
+//!
+//! * Up to [`COPIES`] copies of a library are hooked at a time.
+//! * Libraries in other namespaces (`dlmopen`) are seen on x86-64 with glibc
+//!   2.35 or newer.
+//! * A library without start-up code of its own (linked with `-nostartfiles`)
+//!   is seen only at program start and where the rendezvous is watched.
+//!
 //! Nothing is ever taken out again: that cannot be done under running threads.
 //! [`HookSet::want`] makes the replacements idle instead.
 

@@ -21,8 +21,8 @@
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::engine::{Choice, EngineKind};
 use crate::entry::{errno, set_errno};
@@ -99,23 +99,45 @@ unsafe impl Sync for Watch {}
 /// Proof that this thread, and no other, looks at libraries.
 pub(crate) struct Token(());
 
-/// Process id of the looker, 0 for none: a child forked while another thread
-/// looked finds its parent's id, and is free to look.
-static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// Process and thread id of the looker, 0 for none.
+static LOOKING: AtomicU64 = AtomicU64::new(0);
+/// How long to wait for another thread's look.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// For the rendezvous, which has no argument.
 static ACTIVE: AtomicPtr<Watch> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Token {
-    /// `None` if this or another thread looks already. Others are kept out by
-    /// the loader's lock; this thread comes back when an engine loads a library.
+    /// `None` if this thread looks already: an engine may load a library.
+    ///
+    /// Other threads are nearly always kept out by the loader's lock; at
+    /// program start, and when a program calls `__gmon_start__` itself, they
+    /// are not, and the wait is bounded in case the other waits for us. A child
+    /// forked while another thread looked takes over: that thread is not there.
     fn take() -> Option<Token> {
-        let me = std::process::id();
-        let holder = LOOKING.load(Ordering::Relaxed);
-        let taken = holder != me
-            && LOOKING
-                .compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
-        taken.then_some(Token(()))
+        let process = u64::from(std::process::id());
+        // By number, as glibc before 2.30 has no function for it.
+        // SAFETY: asks for a number.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+        let me = process << 32 | thread.cast_unsigned();
+        let started = Instant::now();
+        loop {
+            let holder = LOOKING.load(Ordering::Relaxed);
+            if holder == me {
+                return None;
+            }
+            let free = holder == 0 || holder >> 32 != process;
+            if free {
+                let taken =
+                    LOOKING.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed);
+                if taken.is_ok() {
+                    return Some(Token(()));
+                }
+            } else if started.elapsed() > PATIENCE {
+                return None;
+            } else {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 
@@ -170,8 +192,9 @@ impl Watch {
             && objects::is_ours(exports::bound_init_call())
     }
 
-    /// Why libraries in other namespaces cannot be seen (those of a late load:
-    /// in none), if something needed that. `None`: all is well.
+    /// Why libraries go unseen that only the rendezvous shows: those of other
+    /// namespaces, and all of them where we were loaded late. `None` if nothing
+    /// needed it so far, or it works.
     pub fn blind_spot(&self) -> Option<String> {
         rendezvous::failure()
     }
@@ -180,7 +203,7 @@ impl Watch {
         ACTIVE.store((&raw const *self).cast_mut(), Ordering::Release);
         let saved = errno();
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            if (self.choice)() != Choice::None {
+            if !rendezvous::was_tried() && (self.choice)() != Choice::None {
                 rendezvous::arm();
             }
         }));

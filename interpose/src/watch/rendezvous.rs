@@ -145,7 +145,13 @@ extern "C" fn on_rendezvous() {
     }
 }
 
+static TRIED: AtomicBool = AtomicBool::new(false);
 static FAILURE: OnceLock<String> = OnceLock::new();
+
+/// Whether `arm` did what it can.
+pub(super) fn was_tried() -> bool {
+    TRIED.load(Ordering::Relaxed)
+}
 
 /// Why the rendezvous is not ours, if it was wanted.
 pub(super) fn failure() -> Option<String> {
@@ -154,8 +160,7 @@ pub(super) fn failure() -> Option<String> {
 
 /// Sends calls of `r_brk` to us, if that can be done safely. Once a process.
 pub(super) fn arm() {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if DONE.swap(true, Ordering::Relaxed) {
+    if TRIED.swap(true, Ordering::Relaxed) {
         return;
     }
     // SAFETY: set by the loader before any code of ours runs.
