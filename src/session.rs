@@ -13,6 +13,7 @@ use crate::cupti::callbacks;
 use crate::cupti::driver::Driver;
 use crate::cupti::pool::Pool;
 use crate::cupti::sys::SubscriberHandle;
+use crate::entry::Inside;
 use crate::errors;
 use crate::hooks::{self, holder};
 use crate::sampling::launch::Sampler;
@@ -117,6 +118,8 @@ impl Session {
         let Some(api) = self.api() else {
             return false;
         };
+        // So that the hooks on CUPTI do not take this for the program's.
+        let _ours = Inside::nested();
         act(api)
             .inspect_err(|error| errors::report(error.code as i32, "cupti", &error.to_string()))
             .is_ok()

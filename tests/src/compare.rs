@@ -7,9 +7,10 @@ use crate::lab::{Lab, Mode};
 use crate::mock_log::{self, Call};
 use crate::program::{Ended, Program};
 
-/// Queries of the driver that the library makes itself: they change nothing, and the host program
-/// makes none of them.
-const QUERIES: [&str; 7] = [
+/// Queries of the driver that the library makes itself: they change nothing. What the host program
+/// does depends on none of them.
+const QUERIES: [&str; 8] = [
+    "cuGetProcAddress_v2",
     "cuDriverGetVersion",
     "cuStreamIsCapturing",
     "cuStreamIsCapturing_ptsz",
@@ -50,9 +51,7 @@ fn own_calls(calls: &[Call]) -> Vec<Vec<String>> {
     let mut order = Vec::new();
     let mut threads: HashMap<u32, Vec<String>> = HashMap::new();
     for call in calls {
-        // The program makes cuDeviceGet itself, once, from the thread that initialises.
-        let ours = QUERIES.contains(&call.name.as_str());
-        if call.is_cupti() || ours {
+        if call.is_cupti() || QUERIES.contains(&call.name.as_str()) {
             continue;
         }
         if !threads.contains_key(&call.tid) {
