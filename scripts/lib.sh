@@ -29,7 +29,7 @@ die() {
 # What a script can need, the package that has it on Debian and Ubuntu, and how it is told to be there.
 packages_of() {
 	case $1 in
-	build) echo gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev ;;
+	build) echo gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev ca-certificates ;;
 	tests) echo gcc libc6-dev systemtap-sdt-dev python3 util-linux ;;
 	pip) echo python3 python3-pip ;;
 	*) echo "$1" ;;
@@ -42,6 +42,8 @@ is_there() {
 	libelf-dev) has_header gelf.h ;;
 	zlib1g-dev) has_header zlib.h ;;
 	systemtap-sdt-dev) has_header sys/sdt.h ;;
+	# For cargo; elsewhere than on Debian and Ubuntu the certificates have other places.
+	ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] || ! command -v apt-get >/dev/null ;;
 	python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
 	util-linux) command -v flock >/dev/null && command -v setpriv >/dev/null ;;
 	*) command -v "$1" >/dev/null ;;
