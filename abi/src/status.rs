@@ -84,7 +84,8 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Eager launches seen while active ([`UNKNOWN`] where launches are not observed).
+    /// Eager launches seen while active, without those the driver refused and those known to have gone
+    /// into a capture ([`UNKNOWN`] where launches are not observed).
     EagerSeen "eager_launches_seen";
     /// Eager launches announced by `cuda_correlation`.
     EagerSampled "eager_launches_sampled";

@@ -274,6 +274,9 @@ fn on_launch(
         API_EXIT => {
             // SAFETY: as above. Cleared, so that no later call finds it.
             let slot = unsafe { data.correlation_data.replace(0) };
+            if result_of(data) != CUDA_SUCCESS {
+                function.kind.uncount();
+            }
             let outcome = || outcome_of(data, captured);
             let name = announced_name(data.symbol_name, data.function_name);
             session.sampler.exit(launch, slot, name, outcome, session);

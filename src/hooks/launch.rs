@@ -81,6 +81,9 @@ fn around(kind: Kind, cbid: u32, call: impl FnOnce() -> CUresult) -> CUresult {
     });
     let result = call();
     let open = OPEN.replace(NONE);
+    if result != CUDA_SUCCESS {
+        kind.uncount();
+    }
     if let Some(generation) = generation {
         session.sampler.switch.leave(generation, session);
         if let Some(id) = open.id {

@@ -12,6 +12,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
+use std::sync::atomic::Ordering;
 
 use parcagpu_abi::status::Counter;
 
@@ -89,6 +90,15 @@ impl Kind {
         })
     }
 
+    /// Takes a launch back that was counted as seen and turned out to be none.
+    pub fn uncount(self) {
+        let counter = match self {
+            Self::Eager => Counter::EagerSeen,
+            Self::Graph => Counter::GraphSeen,
+        };
+        status::block().counters[counter as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn count(self, eager: Counter, graph: Counter) {
         let counter = match self {
             Self::Eager => eager,
@@ -153,7 +163,10 @@ impl Sampler {
     pub fn end(&self, launch: Launch, name: *const c_char, outcome: Outcome) {
         match outcome {
             Outcome::Launched => return self.announce(launch, name),
-            Outcome::Captured => status::block().add(Counter::CapturedLaunches, 1),
+            Outcome::Captured => {
+                status::block().add(Counter::CapturedLaunches, 1);
+                launch.kind.uncount();
+            }
             Outcome::Failed | Outcome::Stale => {}
         }
         self.correlation.cancel(launch.id);
