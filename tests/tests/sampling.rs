@@ -1,0 +1,254 @@
+//! Which launches are sampled, and what becomes of records that are odd.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use parcagpu_abi::status::{Counter, Status};
+use parcagpu_tests::agent::{Agent, Event, Kind, Options};
+use parcagpu_tests::block;
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::need;
+use parcagpu_tests::trace::Trace;
+
+const SHORT: Duration = Duration::from_secs(10);
+const ALL: [(&str, &str); 2] = [
+    ("PARCAGPU_RATE_LIMIT", "1e9"),
+    ("PARCAGPU_GRAPH_RATE_LIMIT", "1e9"),
+];
+/// Enough for one launch of each kind, whatever the time a test takes.
+const ONE: [(&str, &str); 2] = [
+    ("PARCAGPU_RATE_LIMIT", "0.0001"),
+    ("PARCAGPU_GRAPH_RATE_LIMIT", "0.0001"),
+];
+
+/// What an agent that was there first saw of a run, and the status block 1.2 s after its last word.
+struct Seen {
+    launches: Vec<Event>,
+    records: Vec<Event>,
+    errors: Vec<Event>,
+    status: Box<Status>,
+}
+
+fn observe(lab: &Lab, words: &str, variables: &[(&str, &str)]) -> Seen {
+    let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
+    let words = format!("{words} sync sleep 1200 gate");
+    let mut host = lab
+        .host(Mode::Preload, &words)
+        .envs(variables.iter().copied())
+        .start();
+    while !host.stdout().contains("gate") {
+        assert!(host.runs(), "{}", host.stderr());
+        agent.poll(Duration::from_millis(20));
+    }
+    let status = block::read(host.pid(), &lab.library()).unwrap();
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    assert_eq!(agent.losses().dropped, 0);
+    Seen {
+        launches: agent.of(Kind::Correlation),
+        records: agent.of(Kind::Record),
+        errors: agent.of(Kind::Error),
+        status,
+    }
+}
+
+fn ids(events: &[Event]) -> Vec<u32> {
+    events.iter().map(|event| event.id).collect()
+}
+
+fn with(
+    base: &[(&'static str, &'static str)],
+    name: &'static str,
+    value: &'static str,
+) -> Vec<(&'static str, &'static str)> {
+    let mut all = base.to_vec();
+    all.push((name, value));
+    all
+}
+
+/// Beside threads that launch flat out, slow launches are sampled, and the fast ones get their limit.
+#[test]
+fn mixed_workload() {
+    if !need::bpf("mixed_workload") {
+        return;
+    }
+    const SECONDS: usize = 12;
+    let lab = Lab::new();
+    let words = format!(
+        "init thread flat {SECONDS} end thread spaced 5 {SECONDS} end \
+         thread graph 4 replayspaced 5 {SECONDS} end thread graph 4 replayflat {SECONDS} end join"
+    );
+    let seen = observe(&lab, &words, &[]);
+    let mut eager: HashMap<u32, usize> = HashMap::new();
+    let mut graph: HashMap<u32, usize> = HashMap::new();
+    for launch in &seen.launches {
+        let kind = if launch.code == -514 {
+            &mut graph
+        } else {
+            &mut eager
+        };
+        *kind.entry(launch.tid).or_default() += 1;
+    }
+    let sorted = |counts: HashMap<u32, usize>| {
+        let mut counts: Vec<usize> = counts.into_values().collect();
+        counts.sort_unstable();
+        counts
+    };
+    let (eager, graph) = (sorted(eager), sorted(graph));
+    let slow = 5 * SECONDS;
+    let check = |counts: &[usize], limit: usize, what: &str| {
+        assert_eq!(counts.len(), 2, "{what}: {counts:?}");
+        let full = limit * SECONDS;
+        assert!(
+            counts[0] >= slow * 95 / 100 && counts[0] <= slow,
+            "slow {what}: {counts:?}"
+        );
+        let bounds = full * 80 / 100..=full * 101 / 100 + 1;
+        assert!(bounds.contains(&counts[1]), "fast {what}: {counts:?}");
+    };
+    check(&eager, 100, "eager");
+    check(&graph, 20, "graph");
+    let announced: HashSet<u32> = ids(&seen.launches).into_iter().collect();
+    let with_record: HashSet<u32> = ids(&seen.records).into_iter().collect();
+    assert!(with_record.is_subset(&announced));
+    let unmatched = announced.len() - with_record.len();
+    assert!(
+        unmatched * 200 <= announced.len(),
+        "{unmatched} of {}",
+        announced.len()
+    );
+}
+
+/// Launches into a capture, and launches that the driver refuses, are not announced and cost no token.
+#[test]
+fn captured_and_failed() {
+    if !need::bpf("captured_and_failed") {
+        return;
+    }
+    let lab = Lab::new();
+    let seen = observe(
+        &lab,
+        "init capture 50 fail 20 launch 5 graph 3 replay 5",
+        &ONE,
+    );
+    let codes: Vec<i32> = seen.launches.iter().map(|l| l.code).collect();
+    assert_eq!(codes, [-307, -514], "one launch and one replay");
+    assert_eq!(seen.records.len(), 1 + 3);
+    assert!(seen.status.get(Counter::CapturedLaunches) >= 50);
+    assert_eq!(seen.status.get(Counter::EagerSampled), 1);
+    assert_eq!(seen.status.get(Counter::GraphSampled), 1);
+    assert_eq!(seen.status.ids_outstanding(), 0);
+}
+
+/// Ids go on over 2^32.
+#[test]
+fn ids_wrap() {
+    if !need::bpf("ids_wrap") {
+        return;
+    }
+    let lab = Lab::new();
+    let variables = with(&ALL, "MOCK_CUPTI_FIRST_CORRELATION", "4294967280");
+    let seen = observe(&lab, "init launch 60 graph 2 replay 10", &variables);
+    let launches = ids(&seen.launches);
+    assert_eq!(launches.len(), 70);
+    assert!(launches.iter().any(|id| *id > u32::MAX - 20) && launches.iter().any(|id| *id < 100));
+    let unique: HashSet<u32> = launches.into_iter().collect();
+    let records: HashSet<u32> = ids(&seen.records).into_iter().collect();
+    assert_eq!(seen.records.len(), 60 + 20);
+    assert_eq!((unique.len(), &unique), (70, &records));
+}
+
+/// A record that CUPTI gives twice is told once, and the other is counted.
+#[test]
+fn duplicated_records() {
+    if !need::bpf("duplicated_records") {
+        return;
+    }
+    let lab = Lab::new();
+    let variables = with(&ALL, "MOCK_CUPTI_RECORDS", "duplicate:10");
+    let seen = observe(&lab, "init launch 200", &variables);
+    let records: HashSet<u32> = ids(&seen.records).into_iter().collect();
+    assert_eq!(
+        (seen.launches.len(), seen.records.len(), records.len()),
+        (200, 200, 200)
+    );
+    assert_eq!(seen.status.get(Counter::RecordsReceived), 220);
+    assert_eq!(seen.status.get(Counter::RecordsMatched), 200);
+    assert_eq!(seen.status.get(Counter::RecordsUnmatched), 20);
+}
+
+/// Launches whose record never comes show in the status block.
+#[test]
+fn withheld_records() {
+    if !need::bpf("withheld_records") {
+        return;
+    }
+    let lab = Lab::new();
+    let variables = with(&ALL, "MOCK_CUPTI_RECORDS", "withhold:10");
+    let seen = observe(&lab, "init launch 200", &variables);
+    assert_eq!((seen.launches.len(), seen.records.len()), (200, 180));
+    assert_eq!(seen.status.get(Counter::IdsMatched), 180);
+    assert_eq!(
+        seen.status.ids_outstanding() + seen.status.get(Counter::IdsExpired),
+        20
+    );
+    assert!(seen.errors.is_empty(), "{:?}", seen.errors);
+}
+
+/// Records without times are told as they are, and `run` counts them without taking them for 0 ns.
+#[test]
+fn times_unknown() {
+    if !need::bpf("times_unknown") {
+        return;
+    }
+    let lab = Lab::new();
+    let variables = with(&ALL, "MOCK_CUPTI_RECORDS", "zero:3");
+    let seen = observe(&lab, "init launch 99", &variables);
+    let timeless = seen.records.iter().filter(|r| r.start == 0 && r.end == 0);
+    assert_eq!((seen.records.len(), timeless.count()), (99, 33));
+    let host = parcagpu_tests::artefacts::host();
+    let ended = lab
+        .parcagpu(&format!("run --lib {} --", lab.library().display()))
+        .env("LD_LIBRARY_PATH", parcagpu_tests::artefacts::sim())
+        .env("MOCK_CUPTI_RECORDS", "zero:3")
+        .arg_path(&host)
+        .words("init launch 99 sync")
+        .run(SHORT)
+        .ok();
+    assert!(ended.stderr.contains("33 without time"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("all 99 launches"), "{}", ended.stderr);
+}
+
+/// `trace` says whether a name is whole or cut, takes none for an empty one, and prints bytes that are not UTF-8 without harm.
+#[test]
+fn names_in_trace() {
+    if !need::bpf("names_in_trace") {
+        return;
+    }
+    let lab = Lab::new();
+    for (script, state, length) in [
+        ("length:255", "whole", 255),
+        ("length:256", "cut", 255),
+        ("length:600000", "cut", 255),
+        ("empty", "whole", 0),
+        ("null", "whole", 0),
+        ("invalid", "whole", 10),
+    ] {
+        let mut host = lab
+            .host(Mode::Preload, "gate init launch 3 sync")
+            .envs(ALL)
+            .env("MOCK_CUPTI_KERNEL_NAME", script)
+            .start();
+        host.wait_gate(1);
+        let trace = Trace::attach(&lab, &[host.pid()]);
+        host.open_gate(1);
+        host.wait(SHORT).ok();
+        let events = trace.end();
+        assert_eq!(events.of("activity_batch").count(), 3, "{script}");
+        for record in events.of("activity_batch") {
+            assert_eq!(record["name_state"], state, "{script}: {record}");
+            let name = record["name"].as_str().unwrap_or_default();
+            assert_eq!(name.chars().count(), length, "{script}: {record}");
+        }
+    }
+}
