@@ -78,8 +78,9 @@ impl Lab {
         let source = artefacts::root().join("tests/hosts/slow_cupti.c");
         let status = Command::new("gcc")
             .args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Werror"])
+            .arg("-Wl,--no-as-needed")
             .args([source, artefacts::sim().join("libcupti.so.13")])
-            .args(["-Wl,--no-as-needed", "-ldl", "-o"])
+            .args(["-ldl", "-o"])
             .arg(&library)
             .status();
         assert!(
