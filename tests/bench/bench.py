@@ -181,15 +181,17 @@ def main():
         if host is None:
             # scripts/bench falls back to the simulated driver on this status.
             sys.exit(3)
+        # Also when LD_LIBRARY_PATH led here.
+        simulated = host["gpu"].startswith("Simulated")
         host = {
             "gpu": host["gpu"],
             "cuda": host["cuda"],
-            "driver": "simulated" if options.simulated else driver_version(),
+            "driver": "simulated" if simulated else driver_version(),
             "kernel": platform.release(),
             "cpus": len(os.sched_getaffinity(0)),
             "date": time.strftime("%Y-%m-%d"),
         }
-        if options.simulated:
+        if simulated:
             print("simulated driver: not a measurement of a GPU")
         pairs = run_pairs(bench, options)
         rows = report(pairs, host)
