@@ -1,0 +1,422 @@
+//! When CUPTI is missing, old, broken, silent or taken, and when the environment makes no sense: the
+//! program notices nothing, the consumer is told what is wrong, once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use parcagpu_abi::status::{Counter, State};
+use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
+use parcagpu_tests::block::{self, wait_state};
+use parcagpu_tests::compare;
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::mock_log::{self, count};
+use parcagpu_tests::need;
+use parcagpu_tests::program::Program;
+
+const SHORT: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+const WORDS: &str = "streams 2 init spaced 200 1 launch 100 graph 3 replay 10 sync count exit 9";
+
+/// Code, component and message.
+type Told = (i32, String, String);
+
+fn agent(lab: &Lab) -> Agent {
+    Agent::parca(&lab.library(), -1, Options::default()).unwrap()
+}
+
+fn errors(agent: &Agent) -> BTreeSet<Told> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let told = agent.of(Kind::Error).into_iter().map(|e| {
+        let message = e.name.expect("the message can be read");
+        (e.code, text(&e.component), text(&message))
+    });
+    told.collect()
+}
+
+/// What a faulty run told and called.
+struct Faulty {
+    errors: BTreeSet<Told>,
+    calls: Vec<mock_log::Call>,
+    launches: usize,
+    records: usize,
+}
+
+/// Runs bare and, under a consumer, with the library; both must be the same.
+#[track_caller]
+fn run(lab: &Lab, mode: Mode, more: impl Fn(Program) -> Program) -> Faulty {
+    let consumer = agent(lab);
+    let bare = compare::run(lab, Mode::Bare, WORDS, SHORT, &more);
+    let with = compare::run(lab, mode, WORDS, SHORT, &more);
+    compare::same(&bare, &with);
+    assert_eq!(consumer.losses(), Losses::default());
+    Faulty {
+        errors: errors(&consumer),
+        calls: with.calls,
+        launches: consumer.of(Kind::Correlation).len(),
+        records: consumer.of(Kind::Record).len(),
+    }
+}
+
+/// Exactly one error was told, with this code and these words in its message.
+#[track_caller]
+fn assert_one(errors: &BTreeSet<Told>, code: i32, words: &[&str]) {
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let (told, _, message) = errors.first().expect("there is one");
+    assert_eq!(*told, code, "{message}");
+    for word in words {
+        assert!(message.contains(word), "{word:?} is not in {message:?}");
+    }
+}
+
+/// A folder with the simulated driver only.
+fn without_cupti(lab: &Lab) -> PathBuf {
+    let folder = lab.file("driver-only");
+    fs::create_dir_all(&folder).unwrap();
+    let name = "libcuda.so.1";
+    fs::copy(
+        parcagpu_tests::artefacts::sim().join(name),
+        folder.join(name),
+    )
+    .unwrap();
+    folder
+}
+
+/// No libcupti anywhere, and one that is named but not there.
+#[test]
+fn cupti_missing() {
+    if !need::bpf("cupti_missing") {
+        return;
+    }
+    let lab = Lab::new();
+    let folder = without_cupti(&lab);
+    for mode in [Mode::Preload, Mode::Injection] {
+        let faulty = run(&lab, mode, |p| p.env("LD_LIBRARY_PATH", &folder));
+        assert_one(
+            &faulty.errors,
+            0,
+            &["libcupti.so.13", "PARCAGPU_CUPTI_PATH"],
+        );
+        assert_eq!((faulty.launches, faulty.records), (0, 0));
+    }
+    let named = |p: Program| {
+        p.env("LD_LIBRARY_PATH", &folder)
+            .env("PARCAGPU_CUPTI_PATH", "/nonexistent/libcupti.so")
+    };
+    let faulty = run(&lab, Mode::Preload, named);
+    assert_one(&faulty.errors, 0, &["/nonexistent/libcupti.so"]);
+}
+
+/// A libcupti that lacks a function.
+#[test]
+fn cupti_without_a_function() {
+    if !need::bpf("cupti_without_a_function") {
+        return;
+    }
+    let lab = Lab::new();
+    let cupti = lab.patched_cupti("cuptiActivityFlushAll", "cuptiActivityFlushXyz");
+    let faulty = run(&lab, Mode::Preload, |p| {
+        p.env("PARCAGPU_CUPTI_PATH", &cupti)
+    });
+    assert_one(
+        &faulty.errors,
+        0,
+        &["cuptiActivityFlushAll", &cupti.display().to_string()],
+    );
+    assert_eq!(count(&faulty.calls, "cuptiSubscribe"), 0);
+}
+
+/// A libcupti older than CUDA 11.8.
+#[test]
+fn cupti_too_old() {
+    if !need::bpf("cupti_too_old") {
+        return;
+    }
+    let lab = Lab::new();
+    let faulty = run(&lab, Mode::Preload, |p| p.env("MOCK_CUPTI_VERSION", "17"));
+    assert_one(&faulty.errors, 0, &["17", "11.8"]);
+    assert_eq!(count(&faulty.calls, "cuptiSubscribe"), 0);
+}
+
+/// Every version that is supported works, whatever the size of its records.
+#[test]
+fn cupti_versions() {
+    if !need::bpf("cupti_versions") {
+        return;
+    }
+    let lab = Lab::new();
+    for version in ["18", "22", "28", "130001", "130101", "130301", "130401"] {
+        let faulty = run(&lab, Mode::Preload, |p| {
+            p.env("MOCK_CUPTI_VERSION", version)
+                .env("PARCAGPU_RATE_LIMIT", "1e9")
+                .env("PARCAGPU_GRAPH_RATE_LIMIT", "1e9")
+        });
+        assert!(faulty.errors.is_empty(), "{version}: {:?}", faulty.errors);
+        assert_eq!((faulty.launches, faulty.records), (310, 330), "{version}");
+    }
+}
+
+/// The stub driver of a toolkit: every call fails, and nothing starts.
+#[test]
+fn stub_driver() {
+    let lab = Lab::new();
+    for run in compare::transparent(&lab, "init", SHORT, |p| p.env("MOCK_CUDA_STUB", "1")) {
+        assert_eq!(run.ended.code(), 70, "the host program's own failure");
+        assert!(run.calls.iter().all(|c| !c.is_cupti()));
+    }
+}
+
+/// Each call that can fail does: one error with CUPTI's number and name, and the program goes on.
+#[test]
+fn failing_calls() {
+    if !need::bpf("failing_calls") {
+        return;
+    }
+    let lab = Lab::new();
+    for (function, code, name) in [
+        ("cuptiGetVersion", 999, "CUPTI_ERROR_UNKNOWN"),
+        ("cuptiSubscribe", 999, "CUPTI_ERROR_UNKNOWN"),
+        (
+            "cuptiActivityRegisterCallbacks",
+            1,
+            "CUPTI_ERROR_INVALID_PARAMETER",
+        ),
+        ("cuptiActivityEnable", 15, "CUPTI_ERROR_NOT_INITIALIZED"),
+        ("cuptiActivityFlushAll", 999, "CUPTI_ERROR_UNKNOWN"),
+        ("cuptiUnsubscribe", 999, "CUPTI_ERROR_UNKNOWN"),
+    ] {
+        let script = format!("{function}={code}");
+        let faulty = run(&lab, Mode::Preload, |p| p.env("MOCK_FAIL", &script));
+        // Unsubscribing is not part of a run that a consumer watches to its end.
+        if function == "cuptiUnsubscribe" {
+            assert!(faulty.errors.is_empty(), "{:?}", faulty.errors);
+            continue;
+        }
+        let number = format!("({code})");
+        // A version that cannot be asked for makes the library unusable, as a missing function does.
+        let told = if function == "cuptiGetVersion" {
+            0
+        } else {
+            code
+        };
+        assert_one(&faulty.errors, told, &[function]);
+        let (_, component, message) = faulty.errors.first().unwrap();
+        assert_eq!(component, "cupti");
+        if function != "cuptiActivityEnable" {
+            assert!(message.contains(name), "{message}");
+        }
+        assert!(message.contains(&number), "{message}");
+        if function != "cuptiActivityFlushAll" {
+            assert_eq!(faulty.records, 0, "{function}");
+        }
+    }
+}
+
+/// Callbacks that cannot be switched on: told, and nothing is sampled that would be without a record.
+#[test]
+fn failing_callbacks() {
+    if !need::bpf("failing_callbacks") {
+        return;
+    }
+    let lab = Lab::new();
+    let faulty = run(&lab, Mode::Preload, |p| {
+        p.env("MOCK_FAIL", "cuptiEnableCallback=1")
+    });
+    assert!(!faulty.errors.is_empty());
+    for (code, component, message) in &faulty.errors {
+        assert_eq!((*code, component.as_str()), (1, "cupti"), "{message}");
+        assert!(message.contains("cuptiEnableCallback"), "{message}");
+    }
+    // One for each launch function at the most, not one for each launch.
+    assert!(faulty.errors.len() <= 16, "{:?}", faulty.errors);
+    assert_eq!((faulty.launches, faulty.records), (0, 0));
+}
+
+/// Somebody else is CUPTI's subscriber: nothing of activity is called, the state says so, and CUPTI is
+/// asked again with growing pauses; when it is free, we are there.
+#[test]
+fn cupti_taken() {
+    if !need::bpf("cupti_taken") {
+        return;
+    }
+    let lab = Lab::new();
+    let consumer = agent(&lab);
+    let log = lab.file("calls");
+    let mut host = lab
+        .host(Mode::Preload, "init say up spaced 200 9 sync")
+        .env("MOCK_LOG", &log)
+        .env(
+            "MOCK_FAIL",
+            "cuptiSubscribe=39@1,cuptiSubscribe=39@2,cuptiSubscribe=39@3",
+        )
+        .start();
+    host.wait_stdout("up");
+    let pid = host.pid();
+    wait_state(pid, &lab.library(), State::Yielded, SECOND);
+    std::thread::sleep(Duration::from_millis(2500));
+    let calls = mock_log::read(&log);
+    let asked = count(&calls, "cuptiSubscribe");
+    assert!((2..=3).contains(&asked), "asked {asked} times in 2.5 s");
+    let others: BTreeSet<&str> = calls
+        .iter()
+        .filter(|c| c.is_cupti() && c.name.contains("Activity"))
+        .map(|c| c.name.as_str())
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
+    assert!(consumer.of(Kind::Correlation).is_empty());
+    assert_one(&errors(&consumer), 39, &["MULTIPLE_SUBSCRIBERS"]);
+    // At 0, 1, 3 and 7 seconds.
+    wait_state(pid, &lab.library(), State::Active, Duration::from_secs(6));
+    assert_eq!(count(&mock_log::read(&log), "cuptiSubscribe"), 4);
+    assert!(consumer.poll_until(SECOND * 2, |e| e.iter().any(|e| e.kind == Kind::Record)));
+    host.wait(SHORT).ok();
+    assert_one(&errors(&consumer), 39, &[]);
+}
+
+/// Every call succeeds and no record comes: that is told within ten seconds.
+#[test]
+fn silence() {
+    if !need::bpf("silence") {
+        return;
+    }
+    let lab = Lab::new();
+    let consumer = agent(&lab);
+    let host = lab
+        .host(Mode::Preload, "init spaced 100 11 sync")
+        .env("MOCK_CUPTI_RECORDS", "none")
+        .start();
+    let began = Instant::now();
+    let told = consumer.poll_until(SHORT, |e| e.iter().any(|e| e.kind == Kind::Error));
+    assert!(told, "after {:?}", began.elapsed());
+    host.wait(SHORT).ok();
+    assert_one(&errors(&consumer), 0, &["no kernel record"]);
+    assert!(!consumer.of(Kind::Correlation).is_empty());
+}
+
+/// CUPTI holds one lock in every call and callback; sixteen threads launch while a consumer comes and
+/// goes: nothing hangs.
+#[test]
+fn one_lock_in_cupti() {
+    if !need::bpf("one_lock_in_cupti") {
+        return;
+    }
+    let lab = Lab::new();
+    let words = format!(
+        "init {} thread graph 3 replayflat 5 end join sync",
+        "thread flat 5 end ".repeat(16)
+    );
+    let mut host = lab
+        .host(Mode::Preload, &words)
+        .env("MOCK_CUPTI_LOCK", "1")
+        .env("PARCAGPU_RATE_LIMIT", "1000")
+        .start();
+    let (mut turns, mut seen) = (0, 0);
+    while host.runs() {
+        let consumer = agent(&lab);
+        consumer.poll_until(Duration::from_millis(500), |_| false);
+        seen += usize::from(!consumer.of(Kind::Record).is_empty());
+        drop(consumer);
+        std::thread::sleep(Duration::from_millis(300));
+        turns += 1;
+        assert!(
+            turns < 80,
+            "{}",
+            parcagpu_tests::program::stacks(host.pid())
+        );
+    }
+    assert!(
+        turns >= 4 && seen >= 2,
+        "{seen} of {turns} consumers saw records"
+    );
+    host.wait(SHORT).ok();
+}
+
+/// Values that make no sense, and names that do not exist: one error each, and the default is used.
+#[test]
+fn environment() {
+    if !need::bpf("environment") {
+        return;
+    }
+    let lab = Lab::new();
+    let long = "9".repeat(10_240);
+    let values = ["abc", "-1", "1e309", "NaN", &long];
+    for variable in [
+        "PARCAGPU_RATE_LIMIT",
+        "PARCAGPU_GRAPH_RATE_LIMIT",
+        "PARCAGPU_SAMPLING_FACTOR",
+        "PARCAGPU_HOOK_ENGINE",
+        "PARCAGPU_YIELD",
+        "PARCAGPU_API_CALLBACKS",
+        "PARCAGPU_CUBIN_MEMORY_MB",
+    ] {
+        let consumer = agent(&lab);
+        for value in values {
+            lab.host(Mode::Preload, "init launch 3 sync")
+                .env(variable, value)
+                .run(SHORT)
+                .ok();
+            let told = errors(&consumer);
+            let shown = &value[..value.len().min(20)];
+            let matching: Vec<&Told> = told.iter().filter(|t| t.2.contains(shown)).collect();
+            assert_eq!(matching.len(), 1, "{variable}={shown}: {told:?}");
+            let (code, component, message) = matching[0];
+            assert_eq!((*code, component.as_str()), (0, "configuration"));
+            assert!(
+                message.contains(variable) && message.contains("default"),
+                "{message}"
+            );
+        }
+        assert_eq!(errors(&consumer).len(), values.len(), "{variable}");
+    }
+}
+
+/// Several at once, names that do not exist among them; the defaults are in force.
+#[test]
+fn environment_defaults() {
+    if !need::bpf("environment_defaults") {
+        return;
+    }
+    use std::os::unix::ffi::OsStrExt;
+    let lab = Lab::new();
+    let consumer = agent(&lab);
+    let mut host = lab
+        .host(Mode::Preload, "init launch 3 sync gate")
+        .env("PARCAGPU_RATE_LIMIT", "0")
+        .env(
+            "PARCAGPU_GRAPH_RATE_LIMIT",
+            std::ffi::OsStr::from_bytes(b"\xff\xfe"),
+        )
+        .env("PARCAGPU_SAMPLING_FACTOR", "32")
+        .env("PARCAGPU_NO_SUCH_THING", "1")
+        .env("PARCAGPU_RATELIMIT", "5")
+        .env("PARCAGPU_LIB", "/anything")
+        .env("PARCAGPU_DEBUG", "")
+        .start();
+    host.wait_gate(1);
+    let status = block::read(host.pid(), &lab.library()).unwrap();
+    let order = std::sync::atomic::Ordering::Relaxed;
+    let rate = |bits: &std::sync::atomic::AtomicU64| f64::from_bits(bits.load(order));
+    assert_eq!(rate(&status.config.rate_limit), 100.0);
+    assert_eq!(rate(&status.config.graph_rate_limit), 20.0);
+    assert_eq!(status.config.sampling_factor.load(order), 20);
+    assert_eq!(status.config.debug.load(order), 0);
+    assert_eq!(status.get(Counter::Errors), 5);
+    host.open_gate(1);
+    assert_eq!(host.wait(SHORT).ok().stderr, "");
+    let told = errors(&consumer);
+    assert_eq!(told.len(), 5, "{told:?}");
+    for name in [
+        "PARCAGPU_RATE_LIMIT",
+        "PARCAGPU_GRAPH_RATE_LIMIT",
+        "PARCAGPU_SAMPLING_FACTOR",
+        "PARCAGPU_NO_SUCH_THING",
+        "PARCAGPU_RATELIMIT ",
+    ] {
+        assert_eq!(
+            told.iter().filter(|t| t.2.contains(name)).count(),
+            1,
+            "{name}: {told:?}"
+        );
+    }
+}
