@@ -1,0 +1,279 @@
+//! Programs that a suite compiles for itself, compared with and without the library.
+//!
+//! `PARCAGPU_TEST_LIB` and `PARCAGPU_TEST_ENGINE` name another build of the library and another
+//! hook engine to run the same suite with; the default is the release build and `detour`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::artefacts;
+use crate::compare::{self, Run};
+use crate::lab::{Lab, Mode};
+use crate::mock_log::{self, Call};
+use crate::program::Program;
+use crate::trace::{Events, Trace};
+
+/// On top of what a program itself takes.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The hook engine under test.
+pub fn engine() -> String {
+    std::env::var("PARCAGPU_TEST_ENGINE").unwrap_or_else(|_| "detour".to_owned())
+}
+
+/// A lab with the library under test.
+pub fn lab() -> Lab {
+    let lab = Lab::new();
+    if let Some(other) = std::env::var_os("PARCAGPU_TEST_LIB") {
+        fs::copy(&other, lab.library()).unwrap_or_else(|e| panic!("{}: {e}", other.display()));
+    }
+    lab
+}
+
+/// Compiles a C file of `tests/hosts` into the lab.
+#[track_caller]
+pub fn compile(lab: &Lab, source: &str, name: &str, arguments: &[&str]) -> PathBuf {
+    let result = lab.file(name);
+    let output = Command::new("gcc")
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+        .arg(artefacts::root().join("tests/hosts").join(source))
+        .args(arguments)
+        .args(["-ldl", "-lpthread", "-o"])
+        .arg(&result)
+        .output()
+        .expect("gcc is there");
+    assert!(
+        output.status.success(),
+        "gcc {source} {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    result
+}
+
+/// The library as the environment names it.
+const LIBRARY: &str = "@library@";
+
+/// A program and what it is run with. The same for the bare run and the one with the library, but for
+/// the library.
+pub struct Case<'a> {
+    lab: &'a Lab,
+    program: PathBuf,
+    words: Vec<OsString>,
+    environment: Vec<(String, OsString)>,
+    only_with: Vec<(String, OsString)>,
+    mode: Mode,
+    driver: PathBuf,
+    logged: bool,
+}
+
+/// The two runs, and what a consumer saw of the second one.
+pub struct Seen {
+    /// Without the library.
+    pub bare: Run,
+    /// With it.
+    pub with: Run,
+    /// Everything that was fired.
+    pub events: Events,
+}
+
+impl<'a> Case<'a> {
+    /// A program on the simulated driver; every launch is sampled.
+    pub fn new(lab: &'a Lab, program: impl AsRef<Path>, words: &str) -> Self {
+        let case = Self {
+            lab,
+            program: program.as_ref().to_owned(),
+            words: words.split_whitespace().map(OsString::from).collect(),
+            environment: Vec::new(),
+            only_with: Vec::new(),
+            mode: Mode::Preload,
+            driver: artefacts::sim(),
+            logged: true,
+        };
+        case.with("PARCAGPU_HOOK_ENGINE", engine())
+            .with("PARCAGPU_RATE_LIMIT", "1e9")
+            .with("PARCAGPU_GRAPH_RATE_LIMIT", "1e9")
+    }
+
+    /// A variable of both runs.
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A variable of the run with the library; the last one of a name counts.
+    pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.only_with.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// The variable is set to the library's path.
+    pub fn with_library(self, name: &str) -> Self {
+        self.with(name, LIBRARY)
+    }
+
+    /// How the library comes in.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Where the loader looks for the driver.
+    pub fn driver(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.driver = folder.into();
+        self
+    }
+
+    /// Without call log: two copies of the simulated driver cannot write one.
+    pub fn unlogged(mut self) -> Self {
+        self.logged = false;
+        self
+    }
+
+    /// The program to be started, with a call log.
+    pub fn build(&self, mode: Mode) -> Program {
+        let mut program = self
+            .lab
+            .program(mode, &self.program)
+            .args(&self.words)
+            .env("LD_LIBRARY_PATH", self.search_path())
+            .env("MOCK_LOG", self.log(mode));
+        for (name, value) in &self.environment {
+            program = program.env(name, value);
+        }
+        if mode != Mode::Bare || self.mode == Mode::Bare {
+            for (name, value) in &self.only_with {
+                let library = self.lab.library().into_os_string();
+                program = program.env(name, if value == LIBRARY { &library } else { value });
+            }
+        }
+        program
+    }
+
+    fn search_path(&self) -> OsString {
+        let mut path = self.driver.clone().into_os_string();
+        path.push(":");
+        path.push(artefacts::sim());
+        path
+    }
+
+    fn log(&self, mode: Mode) -> PathBuf {
+        if !self.logged {
+            return PathBuf::new();
+        }
+        self.lab.file(&format!("calls.{mode:?}"))
+    }
+
+    /// The bare run.
+    #[track_caller]
+    pub fn bare(&self) -> Run {
+        self.one(Mode::Bare)
+    }
+
+    #[track_caller]
+    fn one(&self, mode: Mode) -> Run {
+        let _ = fs::remove_file(self.log(mode));
+        let ended = self.build(mode).run(LIMIT);
+        let calls = mock_log::read(&self.log(mode));
+        Run { ended, calls }
+    }
+
+    /// Runs both, and asserts that they are the same to everybody but the library.
+    #[track_caller]
+    pub fn check(&self) -> Seen {
+        let bare = self.bare();
+        assert_eq!(bare.ended.code(), 0, "bare: {}", bare.ended.stderr);
+        self.check_against(bare)
+    }
+
+    /// The same with any exit status.
+    #[track_caller]
+    pub fn check_against(&self, bare: Run) -> Seen {
+        let trace = attach(self.lab);
+        let with = self.one(self.mode);
+        let events = trace.end();
+        compare::same(&bare, &with);
+        same_cupti(&bare.calls, &with.calls);
+        Seen { bare, with, events }
+    }
+}
+
+/// A consumer of every process that has this lab's library.
+#[track_caller]
+pub fn attach(lab: &Lab) -> Trace {
+    let library = lab.library();
+    Trace::attach_with(lab, &[], &format!("--lib {}", library.display()))
+}
+
+impl Seen {
+    /// How often the library subscribed, beyond what the program did.
+    pub fn subscriptions(&self) -> usize {
+        let good = |calls: &[Call]| {
+            let names = ["cuptiSubscribe", "cuptiSubscribe_v2"];
+            let good = |c: &&Call| names.contains(&c.name.as_str()) && c.result == 0;
+            calls.iter().filter(good).count()
+        };
+        good(&self.with.calls) - good(&self.bare.calls)
+    }
+
+    /// Asserts that exactly so many launches were announced, each once and each with its kernel.
+    #[track_caller]
+    pub fn launches(&self, count: usize) -> &Self {
+        let (mut launches, mut records) = (self.events.launches(), self.events.records());
+        let why = || format!("{:?}; {}", self.events.errors(), self.with.ended.stderr);
+        assert_eq!(launches.len(), count, "launches announced; {}", why());
+        launches.sort_unstable();
+        records.sort_unstable();
+        records.dedup();
+        assert_eq!(launches, records, "launches and their kernels; {}", why());
+        launches.dedup();
+        assert_eq!(launches.len(), count, "an id twice; {}", why());
+        self
+    }
+
+    /// Asserts that nothing was reported as wrong.
+    #[track_caller]
+    pub fn no_errors(&self) -> &Self {
+        assert_eq!(self.events.errors(), []);
+        self
+    }
+
+    /// Asserts that one error was told whose message has this text, and gives it.
+    #[track_caller]
+    pub fn one_error(&self, text: &str) -> (i64, String, String) {
+        one_error(&self.events, text)
+    }
+}
+
+/// The one error event whose message contains a text.
+#[track_caller]
+pub fn one_error(events: &Events, text: &str) -> (i64, String, String) {
+    let errors = events.errors();
+    let fitting: Vec<_> = errors.iter().filter(|e| e.2.contains(text)).collect();
+    assert_eq!(fitting.len(), 1, "errors with {text:?}: {errors:?}");
+    fitting[0].clone()
+}
+
+/// Asserts that each of the program's own CUPTI calls is there with its result and in its order;
+/// calls of ours may be in between.
+#[track_caller]
+fn same_cupti(bare: &[Call], with: &[Call]) {
+    let lines = |calls: &[Call]| -> Vec<String> {
+        let first = calls.iter().find(|c| !c.is_cupti()).map(|c| c.tid);
+        let own = calls
+            .iter()
+            .filter(|c| c.is_cupti() && Some(c.tid) == first);
+        own.map(|c| format!("{} {} = {}", c.name, c.arguments, c.result))
+            .collect()
+    };
+    let with = lines(with);
+    let mut rest = with.iter();
+    for call in lines(bare) {
+        assert!(
+            rest.any(|other| *other == call),
+            "the program's {call} is not in its place among {with:#?}"
+        );
+    }
+}
