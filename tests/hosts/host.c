@@ -9,6 +9,8 @@
  *   graph NODES             make a graph; replay N, replayspaced R S, replayflat S launch it
  *   capture N               N launches into a capture that is thrown away
  *   fail N                  N launches that the driver refuses
+ *   lookup TWIN             launch by the address that cuGetProcAddress_v2 gives from now on; TWIN 1: the
+ *                           one for per-thread default streams
  *   sync, count             wait for the GPU; print the launches that succeeded so far
  *   sleep MS, say TEXT, gate        gate prints "gate" and waits for a line of input
  *   thread W.. end, join, repeat N W.. end, fork W.. end
@@ -46,6 +48,7 @@ struct config {
 	f(cuDevicePrimaryCtxRetain, (handle *, int)) \
 	f(cuCtxSetCurrent, (handle)) \
 	f(cuCtxSynchronize, (void)) \
+	f(cuGetProcAddress_v2, (const char *, void **, int, unsigned long long, int *)) \
 	f(cuModuleLoadData, (handle *, const void *)) \
 	f(cuModuleGetFunction, (handle *, handle, const char *)) \
 	f(cuStreamCreate, (handle *, unsigned)) \
@@ -454,7 +457,12 @@ static void word(struct place *p, const char *w)
 			if (!launch_into(p, TOO_BIG, streams[0]))
 				die("a launch that is too big went through", 0);
 		}
-	else if (IS("sync"))
+	else if (IS("lookup")) {
+		int found = 0;
+		unsigned long long flags = number(p) ? 2 : 1;
+
+		check("cuGetProcAddress", cuGetProcAddress_v2("cuLaunchKernel", (void **)&cuLaunchKernel, 13000, flags, &found));
+	} else if (IS("sync"))
 		check("cuCtxSynchronize", cuCtxSynchronize());
 	else if (IS("count"))
 		say("launched %lu replayed %lu\n", (unsigned long)launched, (unsigned long)replayed);

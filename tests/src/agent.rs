@@ -7,6 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::program::Running;
 use anyhow::{Context, Result};
 use libbpf_rs::{
     Link, MapCore, MapFlags, Object, ObjectBuilder, RingBuffer, RingBufferBuilder, UsdtOpts,
@@ -126,14 +127,15 @@ impl Agent {
         }
         let events = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&events);
-        let mut builder = RingBufferBuilder::new();
-        let ring_map = map(&object, "events");
-        builder.add(&ring_map, move |bytes| {
-            sink.borrow_mut().push(decode(bytes));
-            0
-        })?;
-        let ring = builder.build()?;
-        drop(ring_map);
+        let ring = {
+            let ring_map = map(&object, "events");
+            let mut builder = RingBufferBuilder::new();
+            builder.add(&ring_map, move |bytes| {
+                sink.borrow_mut().push(decode(bytes));
+                0
+            })?;
+            builder.build()?
+        };
         Ok(Self {
             links: Vec::new(),
             ring,
@@ -214,6 +216,14 @@ impl Agent {
     /// Leaves; events that are in the ring can still be taken.
     pub fn detach(&mut self) {
         self.links.clear();
+    }
+
+    /// Takes events until `host` stands at its n-th gate.
+    pub fn poll_to_gate(&self, host: &mut Running, n: usize) {
+        while host.gates() < n {
+            assert!(host.runs(), "it ended: {}", host.stderr());
+            self.poll(Duration::from_millis(20));
+        }
     }
 
     /// All events so far.

@@ -76,7 +76,7 @@ impl Program {
         let mut command = Command::new(path);
         for (name, _) in std::env::vars_os() {
             let foreign = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
-            if FOREIGN.iter().any(|prefix| foreign(&prefix)) || name == "CUDA_INJECTION64_PATH" {
+            if FOREIGN.iter().any(foreign) || name == "CUDA_INJECTION64_PATH" {
                 command.env_remove(name);
             }
         }
@@ -243,11 +243,16 @@ impl Running {
             .expect("the program reads its gate");
     }
 
+    /// Gates that a host program came to so far.
+    pub fn gates(&self) -> usize {
+        self.stdout().lines().filter(|l| *l == "gate").count()
+    }
+
     /// Waits until a host program stands at its n-th gate.
     #[track_caller]
     pub fn wait_gate(&mut self, n: usize) {
         let deadline = Instant::now() + WATCHDOG;
-        while self.stdout().lines().filter(|l| *l == "gate").count() < n {
+        while self.gates() < n {
             assert!(
                 self.runs() && Instant::now() < deadline,
                 "{} did not come to gate {n}; stdout: {}; stderr: {}",

@@ -184,15 +184,9 @@ fn failing_calls() {
         ),
         ("cuptiActivityEnable", 15, "CUPTI_ERROR_NOT_INITIALIZED"),
         ("cuptiActivityFlushAll", 999, "CUPTI_ERROR_UNKNOWN"),
-        ("cuptiUnsubscribe", 999, "CUPTI_ERROR_UNKNOWN"),
     ] {
         let script = format!("{function}={code}");
         let faulty = run(&lab, Mode::Preload, |p| p.env("MOCK_FAIL", &script));
-        // Unsubscribing is not part of a run that a consumer watches to its end.
-        if function == "cuptiUnsubscribe" {
-            assert!(faulty.errors.is_empty(), "{:?}", faulty.errors);
-            continue;
-        }
         let number = format!("({code})");
         // A version that cannot be asked for makes the library unusable, as a missing function does.
         let told = if function == "cuptiGetVersion" {
@@ -211,6 +205,38 @@ fn failing_calls() {
             assert_eq!(faulty.records, 0, "{function}");
         }
     }
+}
+
+/// A subscription that cannot be given up: the next consumer is told, and the program goes on.
+#[test]
+fn failing_unsubscribe() {
+    if !need::bpf("failing_unsubscribe") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut host = lab
+        .host(Mode::Preload, "init say up spaced 200 6 sync count exit 9")
+        .env("MOCK_FAIL", "cuptiUnsubscribe=999")
+        .start();
+    host.wait_stdout("up");
+    let first = agent(&lab);
+    wait_state(host.pid(), &lab.library(), State::Active, SECOND);
+    drop(first);
+    std::thread::sleep(SECOND);
+    let second = agent(&lab);
+    second.poll_until(SECOND * 2, |_| false);
+    let told = errors(&second);
+    let unsubscribe = told
+        .iter()
+        .filter(|t| t.0 == 999 && t.2.contains("cuptiUnsubscribe"));
+    assert_eq!(unsubscribe.count(), 1, "{told:?}");
+    let ended = host.wait(SHORT);
+    assert_eq!(ended.code(), 9);
+    assert!(
+        ended.stdout.ends_with("launched 1200 replayed 0\n"),
+        "{}",
+        ended.stdout
+    );
 }
 
 /// Callbacks that cannot be switched on: told, and nothing is sampled that would be without a record.

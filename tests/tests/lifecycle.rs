@@ -167,6 +167,56 @@ fn twenty_consumers_in_turn() {
     assert_eq!(activations, 20);
 }
 
+/// A consumer that attaches and detaches as fast as it can: what was switched on is switched off, and the
+/// program runs on.
+#[test]
+fn flapping_consumer() {
+    if !need::bpf("flapping_consumer") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let mut host = lab
+        .host(
+            Mode::Preload,
+            "init say up thread spaced 1000 4 end thread spaced 1000 4 end join count",
+        )
+        .env("MOCK_LOG", &log)
+        .start();
+    host.wait_stdout("up");
+    let mut consumer = Agent::load(Options::default()).unwrap();
+    let (began, mut turns) = (Instant::now(), 0);
+    while began.elapsed() < SECOND * 3 {
+        consumer
+            .attach(&lab.library(), -1, "activity_batch")
+            .unwrap();
+        consumer
+            .attach(&lab.library(), -1, "cuda_correlation")
+            .unwrap();
+        // Now shorter, now longer than our thread's period.
+        std::thread::sleep(Duration::from_millis([0, 30, 150][turns % 3]));
+        consumer.detach();
+        turns += 1;
+    }
+    wait_state(host.pid(), &lab.library(), State::Dormant, SECOND);
+    let calls = mock_log::read(&log);
+    assert_eq!(
+        count(&calls, "cuptiSubscribe"),
+        count(&calls, "cuptiUnsubscribe")
+    );
+    assert_eq!(
+        count(&calls, "cuptiActivityEnable"),
+        count(&calls, "cuptiActivityDisable")
+    );
+    assert!(turns >= 10, "{turns}");
+    let ended = host.wait(SHORT).ok();
+    assert!(
+        ended.stdout.ends_with("launched 8000 replayed 0\n"),
+        "{}",
+        ended.stdout
+    );
+}
+
 /// A consumer that is killed leaves as one that detaches.
 #[test]
 fn killed_consumer() {

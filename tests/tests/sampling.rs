@@ -36,10 +36,7 @@ fn observe(lab: &Lab, words: &str, variables: &[(&str, &str)]) -> Seen {
         .host(Mode::Preload, &words)
         .envs(variables.iter().copied())
         .start();
-    while !host.stdout().contains("gate") {
-        assert!(host.runs(), "{}", host.stderr());
-        agent.poll(Duration::from_millis(20));
-    }
+    agent.poll_to_gate(&mut host, 1);
     let status = block::read(host.pid(), &lab.library()).unwrap();
     host.open_gate(1);
     host.wait(SHORT).ok();
@@ -69,16 +66,28 @@ fn with(
 /// Beside threads that launch flat out, slow launches are sampled, and the fast ones get their limit.
 #[test]
 fn mixed_workload() {
-    if !need::bpf("mixed_workload") {
-        return;
+    if need::bpf("mixed_workload") {
+        mixed(&[]);
     }
+}
+
+/// The same where launches are not hooked and CUPTI's callbacks decide.
+#[test]
+fn mixed_workload_without_hooks() {
+    if need::bpf("mixed_workload_without_hooks") {
+        mixed(&[("PARCAGPU_HOOK_ENGINE", "none")]);
+    }
+}
+
+#[track_caller]
+fn mixed(variables: &[(&str, &str)]) {
     const SECONDS: usize = 12;
     let lab = Lab::new();
     let words = format!(
         "init thread flat {SECONDS} end thread spaced 5 {SECONDS} end \
          thread graph 4 replayspaced 5 {SECONDS} end thread graph 4 replayflat {SECONDS} end join"
     );
-    let seen = observe(&lab, &words, &[]);
+    let seen = observe(&lab, &words, variables);
     let mut eager: HashMap<u32, usize> = HashMap::new();
     let mut graph: HashMap<u32, usize> = HashMap::new();
     for launch in &seen.launches {
@@ -251,4 +260,51 @@ fn names_in_trace() {
             assert_eq!(name.chars().count(), length, "{script}: {record}");
         }
     }
+}
+
+/// Half a million launches whose records never come: memory stays bounded, and all are accounted for.
+#[test]
+fn ids_without_records_are_bounded() {
+    if !need::bpf("ids_without_records_are_bounded") {
+        return;
+    }
+    const LAUNCHES: u64 = 500_000;
+    let lab = Lab::new();
+    let options = Options {
+        names: false,
+        ..Options::default()
+    };
+    let agent = Agent::parca(&lab.library(), -1, options).unwrap();
+    let mut host = lab
+        .host(
+            Mode::Preload,
+            &format!("init launch 1000 sync gate launch {LAUNCHES} sync gate"),
+        )
+        .envs(ALL)
+        .env("MOCK_CUPTI_RECORDS", "none")
+        .start();
+    agent.poll_to_gate(&mut host, 1);
+    let before = resident(host.pid());
+    host.open_gate(1);
+    agent.poll_to_gate(&mut host, 2);
+    let growth = resident(host.pid()).saturating_sub(before);
+    let status = block::read(host.pid(), &lab.library()).unwrap();
+    host.open_gate(2);
+    host.wait(SHORT).ok();
+    assert!(growth < 16 << 20, "{growth} bytes more");
+    assert_eq!(status.get(Counter::EagerSampled), LAUNCHES + 1000);
+    assert_eq!(
+        status.ids_outstanding() + status.get(Counter::IdsExpired),
+        LAUNCHES + 1000
+    );
+}
+
+/// Resident memory of a process, bytes.
+fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
