@@ -1,7 +1,11 @@
 //! Which libcupti.
 //!
-//! In this order: one that the process has mapped already; `PARCAGPU_CUPTI_PATH`; the one of the
-//! driver's major version, else of an older one, by soname and in the usual places (beside CUDA
+//! A process can use one copy of libcupti only: once a copy has subscribed, every other one is refused
+//! with error 39, also after the first one unsubscribed or finalised (measured, CUDA 13.0). So the copy
+//! that the program is going to use is the one to take.
+//!
+//! In this order: the copy of a mapped tool that is known to bring its own; one that the process has
+//! mapped already; `PARCAGPU_CUPTI_PATH`; the one of the driver's major version, else of an older one, by soname and in the usual places (beside CUDA
 //! libraries that are mapped, toolkits, the `nvidia/*/lib` folders of a Python environment). Folders
 //! named `stubs` are never looked at.
 
@@ -28,6 +32,9 @@ pub fn locate(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, Strin
 
 fn search(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, String> {
     let mapped = mapped_files();
+    if let Some(found) = brought_by_tool(&mapped).and_then(|path| open(&path, 0)) {
+        return Ok(found);
+    }
     let in_process = mapped.iter().find(|path| is_cupti(path));
     if let Some(found) = in_process.and_then(|path| open(path, libc::RTLD_NOLOAD)) {
         return Ok(found);
@@ -58,6 +65,19 @@ fn search(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, String> {
         names.join(" or "),
         folders.len()
     ))
+}
+
+/// Tools that load a copy of their own by its path: file name, and the copy, from the tool's folder.
+const TOOLS: [(&str, &str); 1] = [("libproton.so", "../backends/nvidia/lib/cupti/libcupti.so")];
+
+fn brought_by_tool(mapped: &[PathBuf]) -> Option<PathBuf> {
+    TOOLS.iter().find_map(|(tool, copy)| {
+        let tool = mapped
+            .iter()
+            .find(|path| path.file_name().is_some_and(|name| name == *tool))?;
+        // Without the dots, as the tool names it.
+        tool.parent()?.join(copy).canonicalize().ok()
+    })
 }
 
 /// Sonames that fit a driver, the best first. A library of a newer major version than the driver's
@@ -279,8 +299,22 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{file_of, is_cupti, locate, mapped_files, sonames};
+    use super::{brought_by_tool, file_of, is_cupti, locate, mapped_files, sonames};
     use std::path::Path;
+
+    #[test]
+    fn the_copy_of_a_mapped_tool_is_found_beside_it() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path| root.path().join(path);
+        std::fs::create_dir_all(at("triton/_C")).unwrap();
+        std::fs::create_dir_all(at("triton/backends/nvidia/lib/cupti")).unwrap();
+        let mapped = [at("torch/libcupti.so.13"), at("triton/_C/libproton.so")];
+        assert_eq!(brought_by_tool(&mapped), None);
+        let copy = at("triton/backends/nvidia/lib/cupti/libcupti.so");
+        std::fs::write(&copy, "").unwrap();
+        assert_eq!(brought_by_tool(&mapped), copy.canonicalize().ok());
+        assert_eq!(brought_by_tool(&mapped[..1]), None);
+    }
 
     #[test]
     fn the_drivers_major_comes_first_and_never_a_newer_one() {

@@ -18,7 +18,7 @@ use crate::cupti::sys::{
     CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
 use crate::entry::{self, Inside};
-use crate::{session, watch};
+use crate::{errors, session, watch};
 
 type Ptr = *mut c_void;
 
@@ -38,6 +38,28 @@ fn step_aside(user: *const c_void) {
         let _ours = Inside::nested();
         let holder = file_of(user).unwrap_or_else(|| PathBuf::from("a tool"));
         watch::step_aside(&holder);
+    });
+}
+
+/// The program was refused although we had gone: it uses another copy of libcupti than we did.
+fn tell_other_copy(user: *const c_void, result: CUptiResult) {
+    if result != CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED {
+        return;
+    }
+    entry::barrier((), || {
+        let (Some(api), Some(user)) = (session::get().and_then(|s| s.api()), file_of(user)) else {
+            return;
+        };
+        errors::report(
+            result as i32,
+            "yield",
+            &format!(
+                "{} is refused by CUPTI: it brings a copy of libcupti of its own, and {} was in use \
+                 before; only one copy can be used in a process",
+                user.display(),
+                api.path.display()
+            ),
+        );
     });
 }
 
@@ -62,6 +84,8 @@ pub unsafe fn subscribe(
     if result == CUPTI_SUCCESS {
         // SAFETY: CUPTI has just written it.
         holder::subscribed(unsafe { *handle }, true);
+    } else {
+        tell_other_copy(callback as *const c_void, result);
     }
     result
 }
