@@ -21,6 +21,7 @@ use crate::{clock, entry, errors, log, session, status, watch};
 const EXIT_LIMIT: Duration = Duration::from_millis(400);
 
 static STARTED: AtomicBool = AtomicBool::new(false);
+static ENDING: AtomicBool = AtomicBool::new(false);
 static IN_CHILD: AtomicBool = AtomicBool::new(false);
 static EXIT_REGISTERED: AtomicU32 = AtomicU32::new(0);
 
@@ -52,6 +53,18 @@ pub fn is_off() -> bool {
         }
         other
     })
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = on_load;
+
+/// Runs when the library is loaded, in every program: three looks and no change.
+extern "C" fn on_load() {
+    entry::barrier((), || {
+        log::remember_stderr();
+        is_off();
+    });
 }
 
 /// Starts the session. Idempotent; concurrent calls return at once.
@@ -110,11 +123,16 @@ extern "C" fn on_exit() {
     if in_forked_child() {
         return;
     }
+    if ENDING.swap(true, Ordering::Relaxed) {
+        // Registered twice, and waited already.
+        return;
+    }
     entry::barrier((), || {
         watch::finish(EXIT_LIMIT);
-        let stopped = State::Stopped as u32;
-        let before = status::block().state.swap(stopped, Ordering::Relaxed);
-        if let (Some(session), true) = (session::get(), before != stopped) {
+        status::block()
+            .state
+            .store(State::Stopped as u32, Ordering::Relaxed);
+        if let Some(session) = session::get() {
             session.set_active(false);
             log_counters();
         }

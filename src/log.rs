@@ -1,8 +1,8 @@
 //! The debug log: lines on stderr, only when `PARCAGPU_DEBUG` asks for them.
 //!
 //! A line is one `write` of at most 1 KiB. `errno` is kept. The file behind descriptor 2 is
-//! remembered when the log is switched on; once the program has closed or replaced it the log is
-//! silent, so that no line of ours ends up in a file of the program's.
+//! remembered when the library is loaded; if it was closed then, or the program closes or replaces it
+//! later, the log is silent, so that no line of ours ends up in a file of the program's.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -24,11 +24,13 @@ fn stderr_identity() -> Option<(u64, u64)> {
     ok.then_some((stat.st_dev, stat.st_ino))
 }
 
+/// Remembers the file behind descriptor 2; called when the library is loaded.
+pub fn remember_stderr() {
+    STDERR.get_or_init(stderr_identity);
+}
+
 /// Sets the level: 0 off, 1 notable things, 2 every event.
 pub fn set_level(level: u8) {
-    if level > 0 {
-        STDERR.get_or_init(stderr_identity);
-    }
     LEVEL.store(level, Ordering::Relaxed);
 }
 
