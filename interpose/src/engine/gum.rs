@@ -5,7 +5,7 @@
 //! so a library that was unmapped and mapped again at the same place is still
 //! "replaced" for it; see `forget_unmapped`.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -13,13 +13,19 @@ use frida_gum::interceptor::Interceptor;
 use frida_gum::{Gum, NativePointer};
 
 use super::{Engine, PrepareError};
+use crate::maps::page_size;
 
-/// As much as Gum overwrites at most.
-const JUMP: usize = 16;
+/// As much as Gum keeps of a function, and so writes back, at most: a jump of
+/// 16 bytes overwrites whole instructions.
+const KEPT: usize = 32;
 
 static GUM: OnceLock<Gum> = OnceLock::new();
-/// First bytes of every function that Gum replaced, before it did.
-static REPLACED: Mutex<Option<HashMap<usize, [u8; JUMP]>>> = Mutex::new(None);
+/// Every function that Gum replaced.
+static REPLACED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+
+unsafe extern "C" {
+    fn gum_clear_cache(address: *mut c_void, size: usize);
+}
 
 pub(super) struct GumEngine {
     interceptor: Interceptor,
@@ -38,19 +44,33 @@ impl GumEngine {
 }
 
 impl Engine for GumEngine {
-    /// Reverting writes the old first bytes to the target, so it is done only
-    /// where they are there already; another library at the same address stays
-    /// "already replaced", and is refused.
+    /// Reverting writes the first bytes of the function that was there before;
+    /// those that are there now are put back after it. Where the pages may not
+    /// be written, the function stays "already replaced", and is refused.
     unsafe fn forget_unmapped(&mut self, targets: &[usize]) {
-        let known = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(known) = known.as_ref() else { return };
+        let replaced = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(replaced) = replaced.as_ref() else {
+            return;
+        };
+        let again = targets.iter().filter(|&target| replaced.contains(target));
+        let again: Vec<(usize, [u8; KEPT])> = again
+            .filter_map(|&target| Some((target, writable(target)?)))
+            .collect();
+        if again.is_empty() {
+            return;
+        }
         self.interceptor.begin_transaction();
-        for &target in targets {
-            if known.get(&target) == Some(&first_bytes(target)) {
-                self.interceptor.revert(pointer(target));
-            }
+        for &(target, _) in &again {
+            self.interceptor.revert(pointer(target));
         }
         self.interceptor.end_transaction();
+        for (target, now) in again {
+            // SAFETY: `writable` made it so, and nobody runs the function yet.
+            unsafe {
+                (target as *mut [u8; KEPT]).write_unaligned(now);
+                gum_clear_cache(target as *mut c_void, KEPT);
+            }
+        }
     }
 
     unsafe fn prepare(
@@ -62,15 +82,14 @@ impl Engine for GumEngine {
             self.interceptor.begin_transaction();
             self.open = true;
         }
-        let before = first_bytes(target);
         let replacement = NativePointer(replacement.cast_mut().cast::<c_void>());
         let original = self
             .interceptor
             .replace_fast(pointer(target), replacement)
             .map_err(|error| PrepareError::Refused(format!("gum: {error}")))?;
         self.prepared.push(target);
-        let mut known = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_default().insert(target, before);
+        let mut replaced = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
+        replaced.get_or_insert_default().insert(target);
         Ok(original.0.cast())
     }
 
@@ -96,9 +115,19 @@ fn pointer(target: usize) -> NativePointer {
     NativePointer(target as *mut c_void)
 }
 
-/// The caller checked that the function is mapped and has `JUMP` bytes.
-fn first_bytes(target: usize) -> [u8; JUMP] {
-    // SAFETY: only called with targets of the trait's methods, whose callers
-    // promise as much.
-    unsafe { std::ptr::read_unaligned(target as *const [u8; JUMP]) }
+/// Makes the pages of a mapped function writable, as Gum leaves those that it
+/// changed, and returns its first bytes. None if they cannot be made so, or
+/// the library ends before all that Gum might write.
+fn writable(target: usize) -> Option<[u8; KEPT]> {
+    let page = target & !(page_size() - 1);
+    let mode = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // SAFETY: mprotect refuses pages that are not mapped; what it allowed is
+    // read as plain bytes.
+    unsafe {
+        let size = target + KEPT - page;
+        if libc::mprotect(page as *mut c_void, size, mode) != 0 {
+            return None;
+        }
+        Some((target as *const [u8; KEPT]).read_unaligned())
+    }
 }
