@@ -12,12 +12,12 @@ use std::time::Duration;
 use goblin::elf::Elf;
 use goblin::elf::section_header::SHT_DYNSYM;
 
+use crate::agent::{Agent, Event, Kind, Options};
 use crate::artefacts;
 use crate::compare::{self, Run};
 use crate::lab::{Lab, Mode};
 use crate::mock_log::{self, Call};
 use crate::program::Program;
-use crate::trace::{Events, Trace};
 
 /// On top of what a program itself takes.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -79,7 +79,7 @@ pub struct Seen {
     /// With it.
     pub with: Run,
     /// Everything that was fired.
-    pub events: Events,
+    pub events: Told,
 }
 
 impl<'a> Case<'a> {
@@ -194,20 +194,93 @@ impl<'a> Case<'a> {
     /// The same with any exit status.
     #[track_caller]
     pub fn check_against(&self, bare: Run) -> Seen {
-        let trace = attach(self.lab);
+        let consumer = Consumer::new(self.lab);
         let with = self.one(self.mode);
-        let events = trace.end();
+        let events = consumer.end();
         compare::same(&bare, &with);
         same_cupti(&bare.calls, &with.calls);
         Seen { bare, with, events }
     }
 }
 
-/// A consumer of every process that has this lab's library.
-#[track_caller]
-pub fn attach(lab: &Lab) -> Trace {
-    let library = lab.library();
-    Trace::attach_with(lab, &[], &format!("--lib {}", library.display()))
+/// A consumer of every process that has this lab's library, and of no other.
+pub struct Consumer {
+    agent: Agent,
+}
+
+/// What a consumer was told.
+pub struct Told {
+    events: Vec<Event>,
+}
+
+impl Consumer {
+    /// Attaches, as Parca's agent does.
+    #[track_caller]
+    pub fn new(lab: &Lab) -> Self {
+        let agent = Agent::parca(&lab.library(), -1, Options::default());
+        Self {
+            agent: agent.unwrap_or_else(|e| panic!("{e:#}")),
+        }
+    }
+
+    /// Reads what came; to be called now and then while a program runs for long.
+    pub fn poll(&self) {
+        self.agent.poll(Duration::from_millis(20));
+    }
+
+    /// What was told so far.
+    pub fn so_far(&self) -> Told {
+        Told {
+            events: self.agent.events(),
+        }
+    }
+
+    /// Leaves.
+    #[track_caller]
+    pub fn end(mut self) -> Told {
+        self.agent.detach();
+        let told = self.so_far();
+        assert_eq!(self.agent.losses().dropped, 0, "the ring was too small");
+        told
+    }
+}
+
+impl Told {
+    fn ids(&self, kind: Kind) -> Vec<u64> {
+        let events = self.events.iter().filter(|e| e.kind == kind);
+        events.map(|e| u64::from(e.id)).collect()
+    }
+
+    /// Ids announced by `cuda_correlation`.
+    pub fn launches(&self) -> Vec<u64> {
+        self.ids(Kind::Correlation)
+    }
+
+    /// Ids of kernel records.
+    pub fn records(&self) -> Vec<u64> {
+        self.ids(Kind::Record)
+    }
+
+    /// Callback ids of launches, by launch.
+    pub fn callbacks(&self) -> Vec<i32> {
+        let launches = self.events.iter().filter(|e| e.kind == Kind::Correlation);
+        launches.map(|e| e.code).collect()
+    }
+
+    /// Different errors, as (code, component, message), in their order. They are told again for
+    /// consumers that come late.
+    pub fn errors(&self) -> Vec<(i64, String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut errors = Vec::new();
+        for event in self.events.iter().filter(|e| e.kind == Kind::Error) {
+            let message = event.name.as_deref().map(text).unwrap_or_default();
+            let error = (i64::from(event.code), text(&event.component), message);
+            if !errors.contains(&error) {
+                errors.push(error);
+            }
+        }
+        errors
+    }
 }
 
 impl Seen {
@@ -252,7 +325,7 @@ impl Seen {
 
 /// The one error event whose message contains a text.
 #[track_caller]
-pub fn one_error(events: &Events, text: &str) -> (i64, String, String) {
+pub fn one_error(events: &Told, text: &str) -> (i64, String, String) {
     let errors = events.errors();
     let fitting: Vec<_> = errors.iter().filter(|e| e.2.contains(text)).collect();
     assert_eq!(fitting.len(), 1, "errors with {text:?}: {errors:?}");
