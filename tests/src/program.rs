@@ -270,17 +270,19 @@ impl Running {
         unsafe { libc::kill(self.child.id().cast_signed(), signal) };
     }
 
-    /// Ends a consumer by SIGINT, sent again and again: bpftrace 0.17 only looks at it when it comes
-    /// while it waits.
+    /// Ends a consumer by SIGINT. bpftrace 0.17 forgets one that comes while it prints, and dies of one
+    /// that comes while it ends: it gets another as long as it still handles the signal itself.
     #[track_caller]
     pub fn interrupt(self, limit: Duration) -> Ended {
-        let pid = self.child.id().cast_signed();
-        let mut next = Instant::now();
+        let pid = self.child.id();
+        let forgetful = self.name == "bpftrace";
+        self.signal(libc::SIGINT);
+        let mut next = Instant::now() + Duration::from_millis(500);
         self.wait_with(limit, || {
-            if Instant::now() >= next {
-                next += Duration::from_millis(300);
+            if forgetful && Instant::now() >= next && catches_interrupt(pid) {
+                next += Duration::from_millis(500);
                 // SAFETY: the child was not waited for, so the number is its own.
-                unsafe { libc::kill(pid, libc::SIGINT) };
+                unsafe { libc::kill(pid.cast_signed(), libc::SIGINT) };
             }
             std::thread::sleep(LOOK);
         })
@@ -333,6 +335,15 @@ impl Drop for Running {
 /// A file's text; what a program writes may be cut in a character.
 fn read(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Whether a process has a handler for SIGINT.
+fn catches_interrupt(pid: u32) -> bool {
+    let status = read(Path::new(&format!("/proc/{pid}/status")));
+    let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
+    caught
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & (1 << (libc::SIGINT - 1)) != 0)
 }
 
 /// Where each thread of a process is.
