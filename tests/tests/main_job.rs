@@ -112,6 +112,18 @@ fn sample_under_run() {
     assert!(!ended.stderr.contains("all "), "{}", ended.stderr);
 }
 
+/// Launches that the driver refused, or that went into a capture, make no sample of a whole.
+#[test]
+fn what_did_not_run_is_not_missing() {
+    if !need::bpf("what_did_not_run_is_not_missing") {
+        return;
+    }
+    let lab = Lab::new();
+    let words = "init launch 3 sync capture 2 fail 1 graph 2 replay 1 sync";
+    let ended = run(&lab, "", words).run(SHORT).ok();
+    assert!(ended.stderr.contains("all 4 launches"), "{}", ended.stderr);
+}
+
 /// `run` ends as its command does.
 #[test]
 fn exit_status_under_run() {
