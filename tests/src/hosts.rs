@@ -100,6 +100,12 @@ impl<'a> Case<'a> {
             .with("PARCAGPU_GRAPH_RATE_LIMIT", "1e9")
     }
 
+    /// One more argument, which may have spaces.
+    pub fn arg(mut self, argument: &str) -> Self {
+        self.words.push(argument.into());
+        self
+    }
+
     /// A variable of both runs.
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.environment.push((name.to_owned(), value.into()));

@@ -343,7 +343,7 @@ static void run(const char *w)
 		bad();
 	else if (is(w, "environment")) {
 		fflush(stdout);
-		check("env", system("env -u MOCK_LOG -u LD_PRELOAD -u _ | grep -v ^PARCAGPU_ | sort"));
+		check("env", system("env -u MOCK_LOG -u LD_PRELOAD -u _ | grep -v -e ^PARCAGPU_ -e ^CUDA_INJECTION64_PATH | sort"));
 	} else if (is(w, "sleep"))
 		pause_ms(number());
 	else if (is(w, "gate")) {
