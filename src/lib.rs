@@ -35,7 +35,7 @@ pub mod watch;
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> std::ffi::c_int {
     // Inside cuInit the driver is not ready; where that is hooked, the hook starts when it is.
-    if !hooks::installed::init_is_hooked() {
+    if !hooks::boot::is_initialising() {
         entry::guarded((), lifecycle::start);
     }
     1

@@ -3,12 +3,23 @@
 //! The session starts after the driver said that it is initialised. A load or a launch that succeeds
 //! means the same, should `cuInit` have been missed.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::{entry, lifecycle};
 
 type Ptr = *mut c_void;
+
+thread_local! {
+    // No destructor: usable while a thread ends.
+    static IN_INIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside a `cuInit` that is hooked, so that the session starts when it returns.
+pub fn is_initialising() -> bool {
+    IN_INIT.get()
+}
 
 /// The driver works: start, if nothing has started yet.
 pub fn driver_works() {
@@ -27,8 +38,11 @@ fn after(result: CUresult) -> CUresult {
 /// # Safety
 /// As for the original.
 pub unsafe fn init(original: unsafe extern "C" fn(u32) -> CUresult, flags: u32) -> CUresult {
+    let outer = IN_INIT.replace(true);
     // SAFETY: the program's own call.
-    after(unsafe { original(flags) })
+    let result = unsafe { original(flags) };
+    IN_INIT.set(outer);
+    after(result)
 }
 
 /// `cuModuleLoad`.

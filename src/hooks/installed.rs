@@ -52,8 +52,7 @@ pub fn decides(driver_cbid: u32) -> bool {
         .is_some_and(|i| DECIDES.load(Ordering::Relaxed) & (1 << i) != 0)
 }
 
-/// Whether `cuInit` is hooked, so that the session starts when it returns.
-pub fn init_is_hooked() -> bool {
+fn init_is_hooked() -> bool {
     CU_INIT.load(Ordering::Relaxed)
 }
 
@@ -91,6 +90,7 @@ pub fn report(report: &Report) {
         return;
     }
     entry::silence_panics();
+    crate::log::remember_stderr();
     crate::log::set_level(config::debug_level_of_environment());
     crate::debug_log!(
         1,
@@ -110,6 +110,8 @@ pub fn report(report: &Report) {
     }
     match report.outcome {
         Outcome::Hooked | Outcome::LateLoad | Outcome::NoEngine => {}
+        // What this process may not do was told when the driver came.
+        Outcome::NotPermitted(_) if !is_driver(&report.library) => {}
         _ => errors::report(
             0,
             "hooks",
@@ -157,19 +159,25 @@ fn report_driver(report: &Report) {
     if hooked {
         status::set_state(State::Hooked, "CUDA is not initialised yet");
     }
-    if !init_is_hooked() && report.outcome != Outcome::LateLoad {
+    // Beside hooks it is a spare way in, not worth a change under the eyes of other threads.
+    if report.outcome != Outcome::LateLoad && (!init_is_hooked() || is_single_threaded()) {
         ask_driver_to_load_us();
     }
 }
 
-/// The second way in, for a driver whose `cuInit` is not hooked: it loads what this variable names.
+/// The second way in: the driver loads what this variable names, should a client call functions that it
+/// does not export, or should `cuInit` not be hooked.
 fn ask_driver_to_load_us() {
     if std::env::var_os(INJECTION).is_some() {
         return;
     }
     if let Some(path) = file_of(report as *const std::ffi::c_void) {
-        // SAFETY: the environment may be read by other threads of the program at this moment only if
-        // it loads the driver late and with no hooks possible; there is no other way in then.
+        // SAFETY: nobody else reads the environment at this moment, unless the program loads the driver
+        // beside other threads and no hook could be placed; there is no other way in then.
         unsafe { std::env::set_var(INJECTION, path) };
     }
+}
+
+fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
