@@ -61,13 +61,14 @@ pub fn skip(test: &str, need: &str, reason: &str) {
         "{test} needs {need}, which PARCAGPU_REQUIRE demands: {reason}"
     );
     // Past the capture of the test harness, which shows output of failed tests only.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
+    // In one write each, as tests run side by side.
+    let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {reason}\n").as_bytes());
     if let Some(path) = std::env::var_os("PARCAGPU_SKIP_LOG") {
         std::fs::OpenOptions::new()
             .append(true)
             .create(true)
             .open(path)
-            .and_then(|mut file| writeln!(file, "{test}: {reason}"))
+            .and_then(|mut file| file.write_all(format!("{test}: {reason}\n").as_bytes()))
             .expect("the skip log can be written");
     }
 }

@@ -120,3 +120,48 @@ fn older_driver() {
     assert!(runs.iter().all(|run| run.ended.code() == 0));
     assert_told(&consumer, 20, "two runs");
 }
+
+/// Launches through the runtime are told once, at the level that is asked for: by default the driver's
+/// (negative callback ids), with PARCAGPU_API_CALLBACKS=runtime the runtime's.
+#[test]
+fn runtime_launches() {
+    if !need::bpf("runtime_launches") {
+        return;
+    }
+    let lab = Lab::new();
+    for mode in [Mode::Preload, Mode::Injection] {
+        for (level, cbid) in [("driver", -307), ("runtime", 211)] {
+            let consumer = agent(&lab);
+            lab.program(mode, parcagpu_tests::artefacts::demo())
+                .words("--via runtime --threads 2 --launches 50")
+                .env("PARCAGPU_API_CALLBACKS", level)
+                .env("PARCAGPU_RATE_LIMIT", "1e9")
+                .run(SHORT)
+                .ok();
+            assert_told(&consumer, 100, &format!("{level}, {mode:?}"));
+            let codes: HashSet<i32> = consumer
+                .of(Kind::Correlation)
+                .iter()
+                .map(|e| e.code)
+                .collect();
+            assert_eq!(codes, HashSet::from([cbid]), "{level}, {mode:?}");
+        }
+    }
+}
+
+/// Driver launches beside them are told, too, at either level.
+#[test]
+fn driver_launches_at_runtime_level() {
+    if !need::bpf("driver_launches_at_runtime_level") {
+        return;
+    }
+    let lab = Lab::new();
+    let consumer = agent(&lab);
+    lab.host(Mode::Preload, "init launch 30 ex 30 sync")
+        .env("PARCAGPU_API_CALLBACKS", "runtime")
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .run(SHORT)
+        .ok();
+    assert_told(&consumer, 60, "driver launches");
+    assert!(consumer.of(Kind::Correlation).iter().all(|e| e.code < 0));
+}

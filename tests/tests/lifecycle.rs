@@ -419,6 +419,29 @@ fn exit_while_flush_blocks() {
     }
 }
 
+/// A program that ends while its kernels run does not wait for them; they are told without times.
+#[test]
+fn exit_while_kernels_run() {
+    if !need::bpf("exit_while_kernels_run") {
+        return;
+    }
+    let lab = Lab::new();
+    let words = "kernel endless_ns60000000000 init launch 3 exit 4";
+    same_output(&lab, words, |p| p);
+    let consumer = agent(&lab);
+    let host = lab
+        .host(Mode::Preload, words)
+        .env("PARCAGPU_RATE_LIMIT", "1e9");
+    assert_eq!(host.run(SHORT).code(), 4);
+    assert_eq!(consumer.of(Kind::Correlation).len(), 3);
+    let records = consumer.of(Kind::Record);
+    assert_eq!(records.len(), 3);
+    assert!(
+        records.iter().all(|r| r.start == 0 && r.end == 0),
+        "{records:?}"
+    );
+}
+
 /// A program without CUDA: no thread, no CUPTI, no output, no change of its environment, even with a
 /// consumer attached.
 #[test]

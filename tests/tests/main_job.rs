@@ -294,3 +294,36 @@ fn idle_program_keeps_nothing_back() {
     );
     host.wait(SHORT).ok();
 }
+
+/// A kernel that runs holds its buffer back, which the status block tells; once it ends its record, and
+/// those of the others in the buffer, are there within a second.
+#[test]
+fn long_kernel() {
+    if !need::bpf("long_kernel") {
+        return;
+    }
+    let lab = Lab::new();
+    let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
+    let words = "kernel long_ns1000000000 init launch 3 say launched sync now sleep 2000";
+    let mut host = lab
+        .host(Mode::Preload, words)
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .start();
+    host.wait_stdout("launched");
+    std::thread::sleep(Duration::from_millis(1500));
+    let status = block::read(host.pid(), &lab.library()).unwrap();
+    let oldest = status
+        .oldest_buffer_ns
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert_ne!(oldest, 0, "a buffer is out");
+    assert!(agent.of(Kind::Record).is_empty(), "and held back");
+    host.wait_stdout("now ");
+    let all = |events: &[parcagpu_tests::agent::Event]| {
+        events.iter().filter(|e| e.kind == Kind::Record).count() == 3
+    };
+    assert!(agent.poll_until(Duration::from_millis(1500), all));
+    for record in agent.of(Kind::Record) {
+        assert_eq!(record.end - record.start, 1_000_000_000);
+    }
+    host.wait(SHORT).ok();
+}
