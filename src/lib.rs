@@ -7,12 +7,14 @@
 //! * [`hooks`], [`lifecycle`]: how it comes up, and what happens on fork and exit
 //! * [`session`], [`machine`], [`watch`]: dormant, active, yielded; and our one thread
 //! * [`cupti`]: the library the records come from
+//! * [`cubin`]: the machine code of loaded modules
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
 //! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
 //! * [`config`], [`entry`], [`log`], [`clock`]: the environment, the way in from C, debug lines, time
 
 pub mod clock;
 pub mod config;
+pub mod cubin;
 pub mod cupti;
 pub mod entry;
 pub mod errors;

@@ -73,7 +73,7 @@ pub fn start() {
         return;
     }
     entry::silence_panics();
-    hooks::CUDA.want(0);
+    hooks::want(u8::MAX, false);
     let (config, problems) = Config::from_environment();
     log::set_level(config.debug);
     let block = status::block();
@@ -156,7 +156,7 @@ fn log_counters() {
 /// Between fork and exec only what is async-signal-safe may run: atomics.
 unsafe extern "C" fn on_fork_child() {
     IN_CHILD.store(true, Ordering::Relaxed);
-    hooks::CUDA.want(0);
+    hooks::want(u8::MAX, false);
     if let Some(session) = session::get() {
         session.set_active(false);
     }

@@ -11,14 +11,16 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::status::{Counter, State};
 
 use crate::config::Config;
+use crate::cubin::registry;
 use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::{
     ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, ACTIVITY_FLUSH_COMPLETED, ACTIVITY_FLUSH_FORCED,
-    API_VERSION_12_3, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, Domain, SubscriberHandle,
+    API_VERSION_12_3, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, DOMAIN_RESOURCE, Domain,
+    SubscriberHandle,
 };
 use crate::cupti::{activity, callbacks, locate};
-use crate::hooks::{holder, installed};
+use crate::hooks::{self, holder, installed};
 use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
@@ -45,6 +47,8 @@ struct Subscription {
     /// It is the program's, quiet at present, and not ours to end.
     shared: bool,
     callbacks: Vec<(Domain, u32)>,
+    /// CUPTI's module events are on.
+    modules: bool,
     keep_on: KeepOn,
     silence: Silence,
 }
@@ -122,7 +126,31 @@ impl Machine {
             same => same,
         };
         self.drain(now);
+        self.look_at_cubins();
         self.metadata.look(now);
+    }
+
+    /// A consumer of cubins gets them from CUPTI while we have it to ourselves, else from the images that
+    /// hooks see.
+    fn look_at_cubins(&mut self) {
+        let wanted = probes::cubin_loaded::enabled() || probes::cubin_unloaded::enabled();
+        if let (Phase::Active(subscription), Some(api), true) =
+            (&mut self.phase, self.session.api(), wanted)
+            && !subscription.shared
+            && !subscription.modules
+        {
+            subscription.modules = true;
+            for cbid in callbacks::MODULES {
+                match api.enable_callback(subscription.handle, DOMAIN_RESOURCE, cbid, true) {
+                    Ok(()) => subscription.callbacks.push((DOMAIN_RESOURCE, cbid)),
+                    Err(error) => report("cubin", error),
+                }
+            }
+        }
+        let from_cupti = matches!(&self.phase, Phase::Active(subscription) if subscription.modules);
+        let from_images = wanted && !from_cupti;
+        hooks::want(hooks::IMAGES, from_images);
+        hooks::want(hooks::UNLOADS, from_images || registry::has_handles());
     }
 
     /// Another part of the program is about to take CUPTI: gives it up, with no buffer of ours left
@@ -287,6 +315,7 @@ impl Machine {
             handle,
             shared,
             callbacks: on,
+            modules: false,
             keep_on,
             silence: Silence::new(now),
         })

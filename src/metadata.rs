@@ -6,6 +6,7 @@
 //! again 1 s and 5 s later. While the semaphore is non-zero the set is fired every 10 s. A value
 //! that is non-zero at the first look counts as a join. Consumers deduplicate by key.
 
+use crate::cubin::registry;
 use crate::{errors, probes};
 
 const SECOND: u64 = 1_000_000_000;
@@ -57,10 +58,16 @@ struct Set {
 }
 
 /// The sets of this process.
-const SETS: [Set; 1] = [Set {
-    semaphore: probes::error::semaphore,
-    fire: errors::replay,
-}];
+const SETS: [Set; 2] = [
+    Set {
+        semaphore: probes::error::semaphore,
+        fire: errors::replay,
+    },
+    Set {
+        semaphore: probes::cubin_loaded::semaphore,
+        fire: registry::replay,
+    },
+];
 
 /// All metadata probes; owned by our thread.
 #[derive(Default)]

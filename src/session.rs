@@ -96,7 +96,7 @@ impl Session {
     /// Lets callbacks and launch hooks be served, or not.
     pub fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Release);
-        hooks::CUDA.want(if active { hooks::SAMPLE } else { 0 });
+        hooks::want(hooks::SAMPLE, active);
     }
 
     /// Says under which subscription callbacks are switched around a sampled launch.

@@ -8,11 +8,12 @@ use std::ffi::c_void;
 
 use super::sys::{
     API_ENTER, API_EXIT, CUDA_SUCCESS, CUresult, CUstream, CallbackData, CallbackFunc,
-    DOMAIN_DRIVER_API, DOMAIN_RUNTIME_API, Domain, GraphLaunchParams,
-    LaunchCooperativeKernelParams, LaunchKernelExParams, LaunchKernelParams, driver_cbid as driver,
-    runtime_cbid as runtime,
+    DOMAIN_DRIVER_API, DOMAIN_RESOURCE, DOMAIN_RUNTIME_API, Domain, GraphLaunchParams,
+    LaunchCooperativeKernelParams, LaunchKernelExParams, LaunchKernelParams, ModuleResourceData,
+    ResourceData, driver_cbid as driver, resource_cbid as resource, runtime_cbid as runtime,
 };
 use crate::config::ApiCallbacks;
+use crate::cubin::modules;
 use crate::entry;
 use crate::hooks::{self, installed};
 use crate::sampling::launch::{Kind, Launch, Outcome, announced_name};
@@ -123,6 +124,13 @@ pub fn wanted(level: ApiCallbacks) -> impl Iterator<Item = (Domain, u32)> {
     of(DOMAIN_DRIVER_API, DRIVER).chain(of(DOMAIN_RUNTIME_API, runtime))
 }
 
+/// The module events.
+pub const MODULES: [u32; 3] = [
+    resource::MODULE_LOADED,
+    resource::MODULE_UNLOAD_STARTING,
+    resource::MODULE_PROFILED,
+];
+
 /// Whether launches with this callback are sampled by their hook: their callbacks are on only while a
 /// sampled launch is open.
 pub fn decided_in_hook((domain, cbid): (Domain, u32)) -> bool {
@@ -165,11 +173,26 @@ unsafe extern "C" fn on_callback(
         let on_api = match domain {
             DOMAIN_DRIVER_API => on_driver,
             DOMAIN_RUNTIME_API => on_runtime,
+            // SAFETY: for this domain CUPTI gives resource data, valid during the call.
+            DOMAIN_RESOURCE => return on_resource(cbid, unsafe { &*data.cast() }),
             _ => return,
         };
         // SAFETY: for the two API domains CUPTI gives callback data, valid during the call.
         on_api(session, cbid, unsafe { &*data.cast() });
     });
+}
+
+fn on_resource(cbid: u32, data: &ResourceData) {
+    if data.resource_descriptor.is_null() {
+        return;
+    }
+    // SAFETY: for module events, the only ones switched on, it points to module data.
+    let module = unsafe { &*data.resource_descriptor.cast::<ModuleResourceData>() };
+    match cbid {
+        resource::MODULE_LOADED | resource::MODULE_PROFILED => modules::on_cupti_load(module),
+        resource::MODULE_UNLOAD_STARTING => modules::on_cupti_unload(module),
+        _ => {}
+    }
 }
 
 fn on_driver(session: &Session, cbid: u32, data: &CallbackData) {

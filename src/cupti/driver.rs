@@ -11,6 +11,10 @@ type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> CUresult;
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `..._PER_THREAD_DEFAULT_STREAM`.
 const PROC_ADDRESS_STREAM: [u64; 2] = [1, 2];
 
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `..._MINOR`.
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+
 /// libcuda as the process has it.
 #[derive(Clone, Copy)]
 pub struct Driver {
@@ -22,6 +26,8 @@ pub struct Driver {
     get_proc_address: Option<GetProcAddress>,
     device_count: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
     device_get: Option<unsafe extern "C" fn(*mut c_int, c_int) -> CUresult>,
+    current_device: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
+    attribute: Option<unsafe extern "C" fn(*mut c_int, c_int, c_int) -> CUresult>,
     device_uuid: Option<unsafe extern "C" fn(*mut CUuuid, c_int) -> CUresult>,
 }
 
@@ -53,6 +59,8 @@ impl Driver {
                 get_proc_address: symbol(handle, c"cuGetProcAddress_v2"),
                 device_count: symbol(handle, c"cuDeviceGetCount"),
                 device_get: symbol(handle, c"cuDeviceGet"),
+                current_device: symbol(handle, c"cuCtxGetDevice"),
+                attribute: symbol(handle, c"cuDeviceGetAttribute"),
                 device_uuid: symbol(handle, c"cuDeviceGetUuid_v2")
                     .or_else(|| symbol(handle, c"cuDeviceGetUuid")),
             })
@@ -106,6 +114,20 @@ impl Driver {
             )
         };
         code == CUDA_SUCCESS && !given.is_null() && !exported.is_null() && given != exported
+    }
+
+    /// SM version of the current context's device, such as 90.
+    pub fn current_sm(&self) -> Option<u32> {
+        let (mut device, mut major, mut minor) = (0, 0, 0);
+        // SAFETY: each writes its first argument.
+        let codes = unsafe {
+            [
+                self.current_device?(&mut device),
+                self.attribute?(&mut major, COMPUTE_CAPABILITY_MAJOR, device),
+                self.attribute?(&mut minor, COMPUTE_CAPABILITY_MINOR, device),
+            ]
+        };
+        (codes == [CUDA_SUCCESS; 3]).then_some((major * 10 + minor) as u32)
     }
 
     /// UUIDs by ordinal; empty before `cuInit`.

@@ -125,6 +125,17 @@ pub mod runtime_cbid {
     pub const LAUNCH_KERNEL_EX_C_PTSZ: u32 = 431;
 }
 
+/// Callback ids of resource events (`CUpti_CallbackIdResource`).
+pub mod resource_cbid {
+    /// `CUPTI_CBID_RESOURCE_MODULE_LOADED`.
+    pub const MODULE_LOADED: u32 = 6;
+    /// `CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING`.
+    pub const MODULE_UNLOAD_STARTING: u32 = 7;
+    /// `CUPTI_CBID_RESOURCE_MODULE_PROFILED`: a module that was loaded before we came, told at its first
+    /// launch after that.
+    pub const MODULE_PROFILED: u32 = 8;
+}
+
 /// `CUpti_CallbackFunc`.
 pub type CallbackFunc =
     unsafe extern "C" fn(userdata: *mut c_void, domain: Domain, cbid: u32, cbdata: *const c_void);
@@ -162,6 +173,30 @@ pub struct CallbackData {
     pub correlation_data: *mut u64,
     /// Equals the id of the activity record.
     pub correlation_id: u32,
+}
+
+/// `CUpti_ResourceData`: what a resource callback is given.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ResourceData {
+    /// Context of the event.
+    pub context: CUcontext,
+    /// Stream, for stream events.
+    pub resource_handle: *mut c_void,
+    /// For module events a [`ModuleResourceData`].
+    pub resource_descriptor: *const c_void,
+}
+
+/// `CUpti_ModuleResourceData`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ModuleResourceData {
+    /// CUPTI's id of the module.
+    pub module_id: u32,
+    /// Bytes at `cubin`.
+    pub cubin_size: usize,
+    /// The machine code, in the driver's memory.
+    pub cubin: *const c_char,
 }
 
 /// `cuLaunchKernel_params`, also of the per-thread-stream twin.
@@ -254,6 +289,11 @@ const _: () = {
     assert!(offset_of!(CallbackData, context_uid) == 48);
     assert!(offset_of!(CallbackData, correlation_data) == 56);
     assert!(offset_of!(CallbackData, correlation_id) == 64);
+    assert!(size_of::<ResourceData>() == 24);
+    assert!(offset_of!(ResourceData, resource_descriptor) == 16);
+    assert!(size_of::<ModuleResourceData>() == 24);
+    assert!(offset_of!(ModuleResourceData, cubin_size) == 8);
+    assert!(offset_of!(ModuleResourceData, cubin) == 16);
     assert!(size_of::<LaunchKernelParams>() == 64);
     assert!(offset_of!(LaunchKernelParams, stream) == 40);
     assert!(size_of::<LaunchCooperativeKernelParams>() == 56);

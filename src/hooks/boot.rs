@@ -1,11 +1,12 @@
 //! `cuInit` and the loads of code: the moments at which the session starts.
 //!
 //! The session starts after the driver said that it is initialised. A load or a launch that succeeds
-//! means the same, should `cuInit` have been missed.
+//! means the same, should `cuInit` have been missed. Loads also show images to [`crate::cubin`].
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
+use crate::cubin::modules;
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::{entry, lifecycle};
 
@@ -45,17 +46,37 @@ pub unsafe fn init(original: unsafe extern "C" fn(u32) -> CUresult, flags: u32) 
     after(result)
 }
 
+/// A load that succeeded: what it loaded is seen, if anybody wants that.
+///
+/// # Safety
+/// After success the driver has written `handle`.
+unsafe fn after_load(result: CUresult, handle: *mut Ptr, see: impl FnOnce(Ptr)) -> CUresult {
+    after(result);
+    if result == CUDA_SUCCESS && super::CUDA.wants(super::IMAGES) && !handle.is_null() {
+        entry::guarded((), || {
+            // SAFETY: by the caller's promise.
+            see(unsafe { *handle });
+        });
+    }
+    result
+}
+
+type LoadFile = unsafe extern "C" fn(*mut Ptr, *const c_char) -> CUresult;
+type LoadData = unsafe extern "C" fn(*mut Ptr, *const c_void) -> CUresult;
+type LoadDataEx = unsafe extern "C" fn(*mut Ptr, *const c_void, u32, Ptr, Ptr) -> CUresult;
+type LibraryLoad<T> =
+    unsafe extern "C" fn(*mut Ptr, *const T, Ptr, Ptr, u32, Ptr, Ptr, u32) -> CUresult;
+
 /// `cuModuleLoad`.
 ///
 /// # Safety
 /// As for the original.
-pub unsafe fn module_load(
-    original: unsafe extern "C" fn(*mut Ptr, *const c_char) -> CUresult,
-    module: *mut Ptr,
-    file: *const c_char,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    after(unsafe { original(module, file) })
+pub unsafe fn module_load(original: LoadFile, module: *mut Ptr, file: *const c_char) -> CUresult {
+    // SAFETY: the program's own call; the driver has read the name.
+    unsafe {
+        let result = original(module, file);
+        after_load(result, module, |handle| modules::on_file(handle, file))
+    }
 }
 
 /// `cuModuleLoadData` and `cuModuleLoadFatBinary`.
@@ -63,12 +84,15 @@ pub unsafe fn module_load(
 /// # Safety
 /// As for the original.
 pub unsafe fn module_load_data(
-    original: unsafe extern "C" fn(*mut Ptr, *const c_void) -> CUresult,
+    original: LoadData,
     module: *mut Ptr,
     image: *const c_void,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    after(unsafe { original(module, image) })
+    unsafe {
+        let result = original(module, image);
+        after_load(result, module, |handle| modules::on_image(handle, image))
+    }
 }
 
 /// `cuModuleLoadDataEx`.
@@ -76,7 +100,7 @@ pub unsafe fn module_load_data(
 /// # Safety
 /// As for the original.
 pub unsafe fn module_load_data_ex(
-    original: unsafe extern "C" fn(*mut Ptr, *const c_void, u32, Ptr, Ptr) -> CUresult,
+    original: LoadDataEx,
     module: *mut Ptr,
     image: *const c_void,
     count: u32,
@@ -84,25 +108,19 @@ pub unsafe fn module_load_data_ex(
     values: Ptr,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    after(unsafe { original(module, image, count, options, values) })
+    unsafe {
+        let result = original(module, image, count, options, values);
+        after_load(result, module, |handle| modules::on_image(handle, image))
+    }
 }
 
-/// `cuLibraryLoadData` and `cuLibraryLoadFromFile`.
+/// `cuLibraryLoadData`.
 ///
 /// # Safety
 /// As for the original.
 #[expect(clippy::too_many_arguments, reason = "the driver's")]
-pub unsafe fn library_load(
-    original: unsafe extern "C" fn(
-        *mut Ptr,
-        *const c_void,
-        Ptr,
-        Ptr,
-        u32,
-        Ptr,
-        Ptr,
-        u32,
-    ) -> CUresult,
+pub unsafe fn library_load_data(
+    original: LibraryLoad<c_void>,
     library: *mut Ptr,
     code: *const c_void,
     jit: Ptr,
@@ -113,9 +131,48 @@ pub unsafe fn library_load(
     count: u32,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    after(unsafe {
-        original(
+    unsafe {
+        let result = original(
             library, code, jit, jit_values, jit_count, options, values, count,
-        )
-    })
+        );
+        after_load(result, library, |handle| modules::on_image(handle, code))
+    }
+}
+
+/// `cuLibraryLoadFromFile`.
+///
+/// # Safety
+/// As for the original.
+#[expect(clippy::too_many_arguments, reason = "the driver's")]
+pub unsafe fn library_load_from_file(
+    original: LibraryLoad<c_char>,
+    library: *mut Ptr,
+    file: *const c_char,
+    jit: Ptr,
+    jit_values: Ptr,
+    jit_count: u32,
+    options: Ptr,
+    values: Ptr,
+    count: u32,
+) -> CUresult {
+    // SAFETY: the program's own call; the driver has read the name.
+    unsafe {
+        let result = original(
+            library, file, jit, jit_values, jit_count, options, values, count,
+        );
+        after_load(result, library, |handle| modules::on_file(handle, file))
+    }
+}
+
+/// `cuModuleUnload` and `cuLibraryUnload`.
+///
+/// # Safety
+/// As for the original.
+pub unsafe fn unload(original: unsafe extern "C" fn(Ptr) -> CUresult, handle: Ptr) -> CUresult {
+    // SAFETY: the program's own call.
+    let result = unsafe { original(handle) };
+    if result == CUDA_SUCCESS {
+        entry::guarded((), || modules::on_unload(handle));
+    }
+    result
 }

@@ -17,6 +17,7 @@ pub mod installed;
 pub mod launch;
 
 use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use parcagpu_interpose::{hooks, watch};
 
@@ -29,6 +30,25 @@ use crate::cupti::sys::{
 pub const BOOT: u8 = 1;
 /// Handlers that sample; wanted while the session is active.
 pub const SAMPLE: u8 = 2;
+/// Handlers that see images; wanted while a consumer of cubins has no better source.
+pub const IMAGES: u8 = 4;
+/// Handlers that see images go; wanted as long as one that was seen is loaded.
+pub const UNLOADS: u8 = 8;
+
+static WANTED: AtomicU8 = AtomicU8::new(u8::MAX);
+
+/// Turns groups of handlers in libcuda on or off.
+pub fn want(groups: u8, on: bool) {
+    let before = match on {
+        true => WANTED.fetch_or(groups, Ordering::Relaxed),
+        false => WANTED.fetch_and(!groups, Ordering::Relaxed),
+    };
+    CUDA.want(if on {
+        before | groups
+    } else {
+        before & !groups
+    });
+}
 
 type Ptr = *mut c_void;
 
@@ -36,15 +56,17 @@ hooks! {
     /// What is replaced in libcuda.
     pub static CUDA: HookSet = [
         fn cuInit(flags: u32) -> CUresult => boot::init, when BOOT;
-        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::module_load, when BOOT;
-        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT;
+        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::module_load, when BOOT | IMAGES;
+        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT | IMAGES;
         fn cuModuleLoadDataEx(module: *mut Ptr, image: *const c_void, count: u32, options: Ptr, values: Ptr) -> CUresult
-            => boot::module_load_data_ex, when BOOT;
-        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT;
+            => boot::module_load_data_ex, when BOOT | IMAGES;
+        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT | IMAGES;
         fn cuLibraryLoadData(library: *mut Ptr, code: *const c_void, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
-            => boot::library_load, when BOOT;
-        fn cuLibraryLoadFromFile(library: *mut Ptr, file: *const c_void, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
-            => boot::library_load, when BOOT;
+            => boot::library_load_data, when BOOT | IMAGES;
+        fn cuLibraryLoadFromFile(library: *mut Ptr, file: *const c_char, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
+            => boot::library_load_from_file, when BOOT | IMAGES;
+        fn cuModuleUnload(module: Ptr) -> CUresult => boot::unload, when UNLOADS;
+        fn cuLibraryUnload(library: Ptr) -> CUresult => boot::unload, when UNLOADS;
         fn cuLaunchKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
             => launch::kernel, when BOOT | SAMPLE;
         fn cuLaunchKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult

@@ -181,6 +181,16 @@ fn callbacks(out: &mut Vec<Check>) {
         correlation_data: "correlationData",
         correlation_id: "correlationId",
     });
+    layout!(out, ALL, sys => ResourceData, "CUpti_ResourceData", size same, {
+        context: "context",
+        resource_handle: "resourceHandle",
+        resource_descriptor: "resourceDescriptor",
+    });
+    layout!(out, ALL, sys => ModuleResourceData, "CUpti_ModuleResourceData", size same, {
+        module_id: "moduleId",
+        cubin_size: "cubinSize",
+        cubin: "pCubin",
+    });
     layout!(out, ALL, sys => LaunchKernelParams, "cuLaunchKernel_params", size same, {
         f: "f",
         grid: "gridDimX" "gridDimY" "gridDimZ",
@@ -301,6 +311,9 @@ fn callback_ids(out: &mut Vec<Check>) {
         driver_cbid::GRAPH_LAUNCH_PTSZ = "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz",
         driver_cbid::LAUNCH_KERNEL_EX = "CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx",
         driver_cbid::LAUNCH_KERNEL_EX_PTSZ = "CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz",
+        resource_cbid::MODULE_LOADED = "CUPTI_CBID_RESOURCE_MODULE_LOADED",
+        resource_cbid::MODULE_UNLOAD_STARTING = "CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING",
+        resource_cbid::MODULE_PROFILED = "CUPTI_CBID_RESOURCE_MODULE_PROFILED",
         runtime_cbid::LAUNCH = "CUPTI_RUNTIME_TRACE_CBID_cudaLaunch_v3020",
         runtime_cbid::LAUNCH_KERNEL = "CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000",
         runtime_cbid::LAUNCH_PTSZ = "CUPTI_RUNTIME_TRACE_CBID_cudaLaunch_ptsz_v7000",

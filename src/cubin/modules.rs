@@ -1,0 +1,99 @@
+//! Where modules come from: CUPTI's events, and the images that hooks see.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+
+use super::fatbin;
+use super::image::{self, Bad, Kind};
+use super::memory::{At, Source};
+use super::registry::{self, Module};
+use crate::cupti::sys::ModuleResourceData;
+use crate::{errors, session};
+
+/// CUPTI tells of a module that is loaded, or that was before we came.
+pub fn on_cupti_load(data: &ModuleResourceData) {
+    let module = Module::Cupti(data.module_id);
+    if registry::is_known(module) {
+        return;
+    }
+    let source = At(data.cubin as u64);
+    let len = match data.cubin.is_null() {
+        true => Err(Bad::Damaged("CUPTI gives no address")),
+        // CUPTI's size is a bound, not a fact.
+        false => image::cubin_len(&source).and_then(|len| match len <= data.cubin_size as u64 {
+            true => Ok(len),
+            false => Err(Bad::Damaged("its headers go past the size CUPTI gives")),
+        }),
+    };
+    let outcome = len.and_then(|len| registry::load(module, &source, 0, len));
+    tell(module, outcome);
+}
+
+/// CUPTI tells that a module goes.
+pub fn on_cupti_unload(data: &ModuleResourceData) {
+    registry::unload(Module::Cupti(data.module_id));
+}
+
+/// The driver accepted an image in memory.
+pub fn on_image(handle: *const c_void, image: *const c_void) {
+    let module = Module::Handle(handle as usize);
+    tell(module, add(module, &At(image as u64)));
+}
+
+/// The driver accepted a file.
+///
+/// # Safety
+/// `file` is null or a terminated string.
+pub unsafe fn on_file(handle: *const c_void, file: *const c_char) {
+    if file.is_null() {
+        return;
+    }
+    // SAFETY: by the caller's promise.
+    let name = unsafe { CStr::from_ptr(file) };
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    let module = Module::Handle(handle as usize);
+    let outcome = std::fs::read(path)
+        .map_err(Bad::Unreadable)
+        .and_then(|bytes| add(module, &bytes[..]));
+    tell(module, outcome);
+}
+
+/// The driver let a handle go.
+pub fn on_unload(handle: *const c_void) {
+    registry::unload(Module::Handle(handle as usize));
+}
+
+fn add(module: Module, source: &(impl Source + ?Sized)) -> Result<(), Bad> {
+    match image::kind(source)? {
+        Kind::Elf => {
+            let len = image::cubin_len(source)?;
+            registry::load(module, source, 0, len)
+        }
+        Kind::Fatbin => add_fatbin(module, source),
+        Kind::FatbinWrapper => add_fatbin(module, &At(fatbin::container(source)?)),
+        // PTX, or something the driver unpacks: only CUPTI knows what becomes of it.
+        Kind::Other => Ok(()),
+    }
+}
+
+fn add_fatbin(module: Module, source: &(impl Source + ?Sized)) -> Result<(), Bad> {
+    let cubins = fatbin::cubins(source)?;
+    let gpu = session::get()
+        .and_then(|s| s.driver())
+        .and_then(|d| d.current_sm());
+    let Some(cubin) = gpu.and_then(|gpu| fatbin::chosen(&cubins, gpu)) else {
+        return Ok(());
+    };
+    registry::load(module, source, cubin.offset, cubin.len)
+}
+
+fn tell(module: Module, outcome: Result<(), Bad>) {
+    if let Err(bad) = outcome {
+        errors::report(
+            0,
+            "cubin",
+            &format!("the image of a module is not told: {bad}"),
+        );
+        crate::debug_log!(1, "{module:?}: {bad}");
+    }
+}

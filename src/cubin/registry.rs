@@ -1,0 +1,236 @@
+//! What machine code is loaded, by checksum.
+//!
+//! A cubin that was announced stays readable and unchanged at its address until its last module is
+//! unloaded: it is a copy of ours, in an anonymous read-only mapping, since nobody promises how long the
+//! driver's own memory lives. Copies are capped; over the cap a new cubin is not announced, counted, and
+//! told once. The lock is held for bookkeeping only, not while bytes are copied or a probe fires.
+
+use std::collections::HashMap;
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use memmap2::{Mmap, MmapMut};
+use parcagpu_abi::status::Counter;
+
+use super::image::Bad;
+use super::memory::{IMAGE_MAX, Source};
+use crate::{errors, probes, session, status};
+
+/// Who told of a module, and how it will be named when it is unloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Module {
+    /// CUPTI, by its module id.
+    Cupti(u32),
+    /// A hook, by the handle the driver gave.
+    Handle(usize),
+}
+
+#[derive(Default)]
+struct Loaded {
+    /// Copies by checksum, with the number of modules that have that code.
+    cubins: HashMap<u32, (Arc<Mmap>, usize)>,
+    /// Checksums of each module's cubins; empty where none was kept.
+    modules: HashMap<Module, Vec<u32>>,
+    bytes: u64,
+}
+
+static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+static CAP_TOLD: AtomicBool = AtomicBool::new(false);
+
+fn lock() -> MutexGuard<'static, Option<Loaded>> {
+    LOADED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Whether a module is known; the same one may be told again and again.
+pub fn is_known(module: Module) -> bool {
+    lock()
+        .as_ref()
+        .is_some_and(|loaded| loaded.modules.contains_key(&module))
+}
+
+/// Whether hooks told of modules whose unloading they have to see.
+pub fn has_handles() -> bool {
+    lock().as_ref().is_some_and(|loaded| {
+        let mut modules = loaded.modules.keys();
+        modules.any(|module| matches!(module, Module::Handle(_)))
+    })
+}
+
+fn cap() -> u64 {
+    session::get().map_or(u64::MAX, |s| u64::from(s.config.cubin_memory_mb) << 20)
+}
+
+/// A module with this cubin was loaded: `len` bytes at `offset` of `source`. Announces the cubin if its
+/// code is new.
+pub fn load(
+    module: Module,
+    source: &(impl Source + ?Sized),
+    offset: u64,
+    len: u64,
+) -> Result<(), Bad> {
+    // Known from here on, so that what cannot be kept is not tried again at every launch.
+    let held = {
+        let mut loaded = lock();
+        let loaded = loaded.get_or_insert_with(Loaded::default);
+        loaded.modules.entry(module).or_default();
+        loaded.bytes
+    };
+    if len == 0 || len > IMAGE_MAX {
+        return Err(Bad::Damaged("its length makes no sense"));
+    }
+    if held + len > cap() {
+        refuse();
+        return Ok(());
+    }
+    let mut copy = MmapMut::map_anon(len as usize)?;
+    source.read(offset, &mut copy)?;
+    let crc = crc32fast::hash(&copy);
+    let copy = Arc::new(copy.make_read_only()?);
+    if let Some(copy) = keep(module, crc, copy) {
+        announce(crc, &copy);
+    }
+    Ok(())
+}
+
+/// Counts the module; gives the copy if its code is new.
+fn keep(module: Module, crc: u32, copy: Arc<Mmap>) -> Option<Arc<Mmap>> {
+    let mut loaded = lock();
+    let loaded = loaded.get_or_insert_with(Loaded::default);
+    let new = match loaded.cubins.get_mut(&crc) {
+        Some((known, _)) if known[..] != copy[..] => {
+            errors::report(
+                0,
+                "cubin",
+                &format!(
+                    "two different cubins have the checksum {crc:#010x}; the second is not told"
+                ),
+            );
+            return None;
+        }
+        Some((_, users)) => {
+            *users += 1;
+            None
+        }
+        None => {
+            loaded.bytes += copy.len() as u64;
+            loaded.cubins.insert(crc, (Arc::clone(&copy), 1));
+            let block = status::block();
+            block.add(Counter::CubinsKept, 1);
+            block.add(Counter::CubinBytes, copy.len() as u64);
+            Some(copy)
+        }
+    };
+    loaded.modules.entry(module).or_default().push(crc);
+    new
+}
+
+fn refuse() {
+    status::block().add(Counter::CubinsRefused, 1);
+    if !CAP_TOLD.swap(true, Ordering::Relaxed) {
+        errors::report(
+            0,
+            "cubin",
+            "copies of cubins have reached PARCAGPU_CUBIN_MEMORY_MB; further ones are not told",
+        );
+    }
+}
+
+/// A module is gone; tells of each cubin that no other module has.
+pub fn unload(module: Module) {
+    let mut gone = Vec::new();
+    if let Some(loaded) = lock().as_mut() {
+        for crc in loaded.modules.remove(&module).unwrap_or_default() {
+            let Some((_, users)) = loaded.cubins.get_mut(&crc) else {
+                continue;
+            };
+            *users -= 1;
+            if *users == 0 {
+                gone.extend(loaded.cubins.remove(&crc).map(|(copy, _)| (crc, copy)));
+            }
+        }
+        for (_, copy) in &gone {
+            loaded.bytes -= copy.len() as u64;
+        }
+    }
+    for (crc, copy) in gone {
+        let counters = &status::block().counters;
+        counters[Counter::CubinsKept as usize].fetch_sub(1, Ordering::Relaxed);
+        counters[Counter::CubinBytes as usize].fetch_sub(copy.len() as u64, Ordering::Relaxed);
+        if probes::cubin_unloaded::enabled() {
+            probes::cubin_unloaded::fire(crc.into());
+        }
+        // The copy goes only now.
+        drop(copy);
+    }
+}
+
+/// Tells of everything that is loaded, for a consumer that may have joined.
+pub fn replay() {
+    let all: Vec<(u32, Arc<Mmap>)> = lock().as_ref().map_or_else(Vec::new, |loaded| {
+        let cubins = loaded.cubins.iter();
+        cubins
+            .map(|(crc, (copy, _))| (*crc, Arc::clone(copy)))
+            .collect()
+    });
+    for (crc, copy) in &all {
+        announce(*crc, copy);
+    }
+}
+
+fn announce(crc: u32, copy: &Mmap) {
+    if probes::cubin_loaded::enabled() {
+        // The bytes are read through /proc, so they need not be resident.
+        let address = copy.as_ptr().cast::<c_char>();
+        probes::cubin_loaded::fire(crc.into(), address, copy.len() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Module, has_handles, is_known, load, lock, unload};
+
+    fn users(bytes: &[u8]) -> usize {
+        let crc = crc32fast::hash(bytes);
+        lock()
+            .as_ref()
+            .and_then(|loaded| loaded.cubins.get(&crc).map(|(_, users)| *users))
+            .unwrap_or(0)
+    }
+
+    // One test, since there is one registry in a process.
+    #[test]
+    fn code_is_kept_once_and_until_its_last_module_goes() {
+        let code = b"not really a cubin, and nobody cares".repeat(200);
+        let (a, b) = (Module::Cupti(1), Module::Handle(0x1000));
+        load(a, &code[..], 0, code.len() as u64).unwrap();
+        load(b, &code[..], 0, code.len() as u64).unwrap();
+        assert_eq!(users(&code), 2);
+        assert!(is_known(a) && has_handles());
+        unload(a);
+        assert_eq!(users(&code), 1);
+        assert!(!is_known(a));
+        unload(b);
+        unload(b);
+        assert_eq!(users(&code), 0);
+        assert!(!has_handles());
+        assert_eq!(lock().as_ref().unwrap().bytes, 0);
+
+        // What cannot be read is an error, is not kept, and is not tried again.
+        assert!(load(a, &code[..10], 0, 100).is_err());
+        assert!(load(a, &code[..], 0, 0).is_err());
+        assert!(is_known(a));
+        assert_eq!(lock().as_ref().unwrap().cubins.len(), 0);
+        unload(a);
+
+        for i in 0..1000u32 {
+            let bytes = i.to_le_bytes();
+            load(Module::Cupti(i), &bytes[..], 0, 4).unwrap();
+        }
+        for i in 0..1000u32 {
+            unload(Module::Cupti(i));
+        }
+        assert_eq!(lock().as_ref().unwrap().bytes, 0);
+        assert!(lock().as_ref().unwrap().modules.is_empty());
+    }
+}
