@@ -1,0 +1,311 @@
+//! Programs that trace themselves with CUPTI while a consumer listens: they get all of theirs and
+//! none of ours, and launches are told before and after.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parcagpu_abi::status::State;
+use parcagpu_tests::block;
+use parcagpu_tests::hosts::{Case, Consumer, Told, compile, lab, one_error};
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::need;
+
+const LOAD: &str = "init launch 10 load libcupti.so.13";
+const TRACE: &str = "subscribe register on launch 50 sync flush 0 off report unsubscribe";
+const SHORT: Duration = Duration::from_secs(20);
+/// From its letting go until we are back.
+const BACK: Duration = Duration::from_secs(3);
+
+fn tool(lab: &Lab) -> PathBuf {
+    compile(lab, "coexist/tool.c", "tool", &[])
+}
+
+/// Turns that were told, each once.
+#[track_caller]
+fn turns(told: &Told) -> usize {
+    let errors = told.errors();
+    let mut turns: Vec<&str> = errors
+        .iter()
+        .filter(|e| e.0 == 39 && e.1 == "yield")
+        .map(|e| e.2.as_str())
+        .collect();
+    assert_eq!(turns.len(), errors.len(), "other errors: {errors:?}");
+    let count = turns.len();
+    turns.sort_unstable();
+    turns.dedup();
+    assert_eq!(turns.len(), count, "a turn told twice");
+    count
+}
+
+/// Before, during and after a trace of the program's own.
+#[test]
+fn a_trace() {
+    if !need::bpf("a_trace") {
+        return;
+    }
+    let lab = lab();
+    let tool = tool(&lab);
+    for lock in ["0", "1"] {
+        let words = format!("{LOAD} {TRACE} sleep 3000 launch 20 sync say done");
+        let seen = Case::new(&lab, &tool, &words)
+            .env("MOCK_CUPTI_LOCK", lock)
+            .check();
+        assert!(
+            seen.with
+                .ended
+                .stdout
+                .contains("records 50 foreign 0 driver 0 other 0"),
+            "{}",
+            seen.with.ended.stdout
+        );
+        seen.launches(30);
+        assert_eq!(turns(&seen.events), 1, "{:?}", seen.events.errors());
+        let (_, _, message) = seen.one_error("CUPTI is held by");
+        assert!(message.contains("/tool"), "{message}");
+    }
+}
+
+/// What the status block says meanwhile, and how soon we are back.
+#[test]
+fn yielded_and_back() {
+    if !need::bpf("yielded_and_back") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} gate subscribe register on launch 5 gate launch 5 sync flush 0 report off unsubscribe gate \
+         launch 20 sync"
+    );
+    let case = Case::new(&lab, tool(&lab), &words);
+    let consumer = Consumer::new(&lab);
+    let mut host = case.build(Mode::Preload).start();
+    let (pid, library) = (host.pid(), lab.library());
+    host.wait_gate(1);
+    block::wait_state(pid, &library, State::Active, SHORT);
+    host.open_gate(1);
+    host.wait_gate(2);
+    for _ in 0..10 {
+        let status = block::read(pid, &library).unwrap();
+        assert_eq!(block::state(&status), State::Yielded);
+        let holder = status.cupti_holder.load();
+        assert!(holder.ends_with("/tool"), "{holder}");
+        assert!(status.reason.load().contains(&holder));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    host.open_gate(2);
+    host.wait_gate(3);
+    let took = block::wait_state(pid, &library, State::Active, SHORT);
+    assert!(took < BACK, "back after {took:?}");
+    assert_eq!(block::read(pid, &library).unwrap().cupti_holder.load(), "");
+    host.open_gate(3);
+    let ended = host.wait(SHORT).ok();
+    assert!(
+        ended.stdout.contains("records 10 foreign 0"),
+        "{}",
+        ended.stdout
+    );
+    let told = consumer.end();
+    assert_eq!(told.launches().len(), 30);
+    assert_eq!(turns(&told), 1);
+}
+
+/// A consumer that comes while the program traces waits for its end, and loses nothing after it.
+#[test]
+fn consumer_comes_meanwhile() {
+    if !need::bpf("consumer_comes_meanwhile") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} subscribe register on launch 5 gate launch 5 sync flush 0 report off unsubscribe gate launch 20 \
+         sync gate"
+    );
+    let case = Case::new(&lab, tool(&lab), &words);
+    let mut host = case.build(Mode::Preload).start();
+    let (pid, library) = (host.pid(), lab.library());
+    host.wait_gate(1);
+    let early = Consumer::new(&lab);
+    block::wait_state(pid, &library, State::Yielded, SHORT);
+    assert!(early.end().launches().is_empty());
+    block::wait_state(pid, &library, State::Dormant, SHORT);
+    let consumer = Consumer::new(&lab);
+    block::wait_state(pid, &library, State::Yielded, SHORT);
+    let reason = block::read(pid, &library).unwrap().reason.load();
+    assert!(reason.contains("CUPTI is held by"), "{reason}");
+    host.open_gate(1);
+    host.wait_gate(2);
+    let took = block::wait_state(pid, &library, State::Active, SHORT);
+    assert!(took < BACK, "back after {took:?}");
+    host.open_gate(2);
+    host.open_gate(3);
+    let ended = host.wait(SHORT).ok();
+    assert!(
+        ended.stdout.contains("records 10 foreign 0"),
+        "{}",
+        ended.stdout
+    );
+    let told = consumer.end();
+    assert_eq!(told.launches().len(), 20);
+    one_error(&told, "CUPTI is held by");
+}
+
+/// A hundred traces, one after the other.
+#[test]
+fn a_hundred_traces() {
+    if !need::bpf("a_hundred_traces") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} repeat 100 subscribe register on launch 2 sync flush 0 off unsubscribe launch 1 end report \
+         sleep 3000 launch 5 sync"
+    );
+    let seen = Case::new(&lab, tool(&lab), &words).check();
+    let stdout = &seen.with.ended.stdout;
+    assert!(stdout.contains("records 200 foreign 0"), "{stdout}");
+    let count = seen.events.launches().len();
+    // Those between two traces may be seen, those of the traces may not.
+    assert!((15..=115).contains(&count), "{count}");
+    seen.launches(count);
+    assert!((1..=100).contains(&turns(&seen.events)));
+}
+
+/// A subscriber that comes and goes a hundred times, with time for us in between: each time we are
+/// back, and each turn is told once.
+#[test]
+fn a_hundred_subscribers() {
+    if !need::bpf("a_hundred_subscribers") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} repeat 100 subscribe launches 1 launch 1 launches 0 unsubscribe sleep 130 launch 1 end report \
+         sleep 1000 launch 5 sync"
+    );
+    let seen = Case::new(&lab, tool(&lab), &words).check();
+    let stdout = &seen.with.ended.stdout;
+    assert!(
+        stdout.contains("records 0 foreign 0 driver 200"),
+        "{stdout}"
+    );
+    let count = seen.events.launches().len();
+    assert!((65..=115).contains(&count), "{count} launches");
+    seen.launches(count);
+    let turns = turns(&seen.events);
+    assert!((50..=100).contains(&turns), "{turns} turns");
+}
+
+/// As torch.profiler: the subscription stays, the kinds go off. We come back as a guest, its callbacks
+/// go on as bare, and the next trace has all its records.
+#[test]
+fn quiet_tracer() {
+    if !need::bpf("quiet_tracer") {
+        return;
+    }
+    let lab = lab();
+    let tool = tool(&lab);
+    for own in [
+        "",
+        "resource 1",
+        "resource 1 launches 1",
+        "all 1",
+        "launches 1 launches 0",
+    ] {
+        println!("{own}");
+        let words = format!(
+            "{LOAD} subscribe register {own} on launch 10 sync flush 0 off report sleep 3000 \
+             launch 20 module sync report on launch 30 sync flush 0 off report launch 3 sync \
+             sleep 3000 launch 5 module sync report"
+        );
+        let seen = Case::new(&lab, &tool, &words).check();
+        let stdout = &seen.with.ended.stdout;
+        for records in ["records 10 foreign 0", "records 30 foreign 0"] {
+            assert!(stdout.contains(records), "{stdout}");
+        }
+        seen.launches(35);
+        assert_eq!(turns(&seen.events), 2, "{:?}", seen.events.errors());
+    }
+}
+
+/// A quiet tracer that switches callbacks while we are its guest, ends its subscription then, and
+/// subscribes anew.
+#[test]
+fn guest_of_a_tracer_that_moves() {
+    if !need::bpf("guest_of_a_tracer_that_moves") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} subscribe register on launch 10 sync flush 0 off report sleep 3000 launch 20 sync \
+         launches 1 launch 4 launches 0 launch 4 resource 1 module sync report unsubscribe sleep 500 launch 6 \
+         sync subscribe launches 1 launch 2 unsubscribe report {TRACE} sleep 3000 launch 5 sync"
+    );
+    let seen = Case::new(&lab, tool(&lab), &words).check();
+    let stdout = &seen.with.ended.stdout;
+    assert!(stdout.contains("records 50 foreign 0"), "{stdout}");
+    let count = seen.events.launches().len();
+    assert!((43..=49).contains(&count), "{count}");
+    seen.launches(count);
+}
+
+/// A tool that takes records and never subscribes.
+#[test]
+fn activity_only() {
+    if !need::bpf("activity_only") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} register on launch 50 sync flush 0 off report sleep 3000 launch 20 sync \
+         on launch 30 sync flush 0 off report sleep 3000 launch 5 sync report"
+    );
+    let seen = Case::new(&lab, tool(&lab), &words).check();
+    let stdout = &seen.with.ended.stdout;
+    assert!(stdout.contains("records 50 foreign 0"), "{stdout}");
+    assert!(stdout.contains("records 30 foreign 0"), "{stdout}");
+    seen.launches(35);
+    assert_eq!(turns(&seen.events), 2, "{:?}", seen.events.errors());
+}
+
+/// The tool's libcupti is another one than ours, or mapped in other ways and long after the start.
+#[test]
+fn ways_to_cupti() {
+    if !need::bpf("ways_to_cupti") {
+        return;
+    }
+    let lab = lab();
+    let tool = tool(&lab);
+    let path = parcagpu_tests::artefacts::sim().join("libcupti.so.13");
+    for load in [
+        format!("loadlocal {}", path.display()),
+        format!("load {}", path.display()),
+        "loadlocal libcupti.so.13".to_owned(),
+    ] {
+        let words =
+            format!("init launch 10 sync sleep 1500 {load} {TRACE} sleep 3000 launch 20 sync");
+        let seen = Case::new(&lab, &tool, &words).check();
+        let stdout = &seen.with.ended.stdout;
+        assert!(stdout.contains("records 50 foreign 0"), "{stdout}");
+        seen.launches(30);
+        assert_eq!(turns(&seen.events), 1);
+    }
+    // Loaded before the driver.
+    let words = format!("load libcupti.so.13 init launch 10 {TRACE} sleep 3000 launch 20 sync");
+    let seen = Case::new(&lab, &tool, &words).check();
+    seen.launches(30);
+}
+
+/// A libcupti in a namespace of its own, which sees a driver of its own: as bare.
+#[test]
+fn cupti_in_another_namespace() {
+    if !need::bpf("cupti_in_another_namespace") {
+        return;
+    }
+    let lab = lab();
+    let words =
+        format!("init launch 10 sync loadspace libcupti.so.13 {TRACE} sleep 3000 launch 20 sync");
+    let seen = Case::new(&lab, tool(&lab), &words).unlogged().check();
+    let count = seen.events.launches().len();
+    assert!((30..=80).contains(&count), "{count}");
+    seen.launches(count);
+}
