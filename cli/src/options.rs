@@ -100,8 +100,9 @@ pub struct Scope {
     /// Only this process (may be given more than once); default: all
     #[arg(long, short, value_name = "PID")]
     pub pid: Vec<u32>,
-    /// Attach to this library even if no process has it yet [default: the one found by PARCAGPU_LIB,
-    /// beside this program, in ../lib, in target/release]
+    /// Attach to this library only, whether or not a process has it yet [default: every library with our
+    /// probes that a process has, and the one found by PARCAGPU_LIB, beside this program, in ../lib, in
+    /// target/release]
     #[arg(long, value_name = "FILE")]
     pub lib: Option<PathBuf>,
     /// Stop after so many seconds

@@ -53,6 +53,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
             kernel_executed_too: false,
             pids: Vec::new(),
             discover: false,
+            only: None,
             ring_bytes: options.ring_mib << 20,
         },
         view.sink(),

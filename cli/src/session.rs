@@ -59,6 +59,8 @@ pub struct Wanted {
     pub pids: Vec<u32>,
     /// Look for processes that map a library; false: only what [`Session::attach_library`] is given.
     pub discover: bool,
+    /// Only this file, whatever others processes map; also earlier files at the same path.
+    pub only: Option<(FileId, std::path::PathBuf)>,
     /// Size of the ring buffer, bytes; rounded up to a power of two of at least a page.
     pub ring_bytes: u32,
 }
@@ -221,7 +223,16 @@ impl Session {
 
     /// Looks for processes and attaches to nothing.
     pub fn look_around(&mut self) {
-        self.found = self.scanner.scan_chosen(&self.wanted.pids);
+        let mut found = self.scanner.scan_chosen(&self.wanted.pids);
+        found.retain(|f| self.is_meant(f));
+        self.found = found;
+    }
+
+    /// Whether a process's library is the one that was asked for, if one was.
+    fn is_meant(&self, found: &Found) -> bool {
+        self.wanted.only.as_ref().is_none_or(|(id, path)| {
+            found.library.id == *id || std::path::Path::new(&found.library.path) == path
+        })
     }
 
     /// Looks for processes, attaches where we are not yet, and forgets files that nobody maps.
@@ -246,7 +257,7 @@ impl Session {
     }
 
     fn take_over(&mut self, found: Vec<Found>) -> Result<usize> {
-        self.found = found;
+        self.found = found.into_iter().filter(|f| self.is_meant(f)).collect();
         if !self.wanted.discover {
             self.found.retain(|f| self.own.contains(&f.library.id));
             return Ok(0);

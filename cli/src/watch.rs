@@ -42,6 +42,10 @@ pub fn start(
             kernel_executed_too,
             pids: scope.pid.clone(),
             discover: true,
+            only: named.as_ref().map(|library| {
+                let path = std::path::PathBuf::from(&library.path);
+                (library.id, path.canonicalize().unwrap_or(path))
+            }),
             ring_bytes: scope.ring_mib << 20,
         },
         sink,

@@ -155,13 +155,18 @@ fn programs_started_before_and_later_are_seen() {
     };
     let (_dir, early) = own_copy(&fixture().lib);
     let mut before = App::start(&early);
-    let view = View::start(&["trace", "--json", "--lib", lib()]);
+    let view = View::start(&["trace", "--json"]);
     before.obey("launch 3 100 before");
     // Another file, first mapped while we watch: found by the next scan.
     let (_dir2, late) = own_copy(&fixture().lib);
+    // A view of one named file leaves the others alone.
+    let other = View::start(&["trace", "--json", "--lib", lib()]);
     let mut after = App::start(&late);
     after.await_semaphores(&[1, 1, 0, 1]);
     after.obey("launch 4 100 after");
+    let (lines, _) = other.end_json();
+    assert_eq!(of(&lines, before.pid(), "activity_batch").len(), 0);
+    assert_eq!(of(&lines, after.pid(), "activity_batch").len(), 0);
     let (early_pid, late_pid) = (before.pid(), after.pid());
     let (lines, _) = view.end_json();
     assert_eq!(of(&lines, early_pid, "activity_batch").len(), 3);
@@ -424,7 +429,7 @@ fn a_library_of_another_mount_namespace_is_found() {
         .args(["--mount", "sh", "-c", &script])
         .spawn()
         .unwrap();
-    let view = View::start(&["trace", "--json", "--lib", lib()]);
+    let view = View::start(&["trace", "--json"]);
     assert!(app.wait().unwrap().success());
     assert!(!hidden.exists());
     let (lines, _) = view.end_json();

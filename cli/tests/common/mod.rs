@@ -148,6 +148,8 @@ impl View {
     pub fn start(args: &[&str]) -> Self {
         let mut child = Command::new(PARCAGPU)
             .args(args)
+            // The default library of a view that is given none.
+            .env("PARCAGPU_LIB", &fixture().lib)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
