@@ -30,7 +30,7 @@ die() {
 packages_of() {
 	case $1 in
 	build) echo gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev ca-certificates ;;
-	tests) echo gcc libc6-dev systemtap-sdt-dev python3 util-linux ;;
+	tests) echo gcc libc6-dev systemtap-sdt-dev python3 util-linux git ;;
 	pip) echo python3 python3-pip ;;
 	*) echo "$1" ;;
 	esac
@@ -45,6 +45,7 @@ is_there() {
 	# For cargo; elsewhere than on Debian and Ubuntu the certificates have other places.
 	ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] || ! command -v apt-get >/dev/null ;;
 	python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
+	busybox-static) command -v busybox >/dev/null ;;
 	util-linux) command -v flock >/dev/null && command -v setpriv >/dev/null ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
