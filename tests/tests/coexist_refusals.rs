@@ -19,7 +19,7 @@ fn tool(lab: &Lab) -> PathBuf {
     compile(lab, "coexist/tool.c", "tool", &[])
 }
 
-/// CUPTI calls by threads that never called the driver for the program, and their names.
+/// Calls of ours that would reach into what another tool set up.
 fn activity_calls(seen: &Seen) -> usize {
     let touch = |c: &&mock_log::Call| {
         c.name.starts_with("cuptiActivity") || c.name.starts_with("cuptiEnable")
