@@ -4,7 +4,6 @@
 //! [`Machine::tick`] ten times a second; and one of the program's that wants CUPTI for itself, which
 //! calls [`Machine::step_aside`].
 
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -108,7 +107,7 @@ impl Machine {
                 self.activate(now, PAUSE.0)
             }
             Phase::Dormant if wanted => {
-                self.tell_yielded("another tool");
+                self.tell_yielded();
                 Phase::Yielded
             }
             Phase::Active(subscription) if !wanted => self.deactivate(subscription, now),
@@ -155,9 +154,7 @@ impl Machine {
 
     /// Another part of the program is about to take CUPTI: gives it up, with no buffer of ours left
     /// inside. Runs on the thread that wants it.
-    pub fn step_aside(&mut self, holder: &Path) {
-        let name = holder.to_string_lossy();
-        status::set_text(&status::block().cupti_holder, &name);
+    pub fn step_aside(&mut self) {
         let now = clock::monotonic_ns();
         let subscription = match std::mem::replace(&mut self.phase, Phase::Dormant) {
             Phase::Active(subscription) | Phase::Closing(subscription) => Some(subscription),
@@ -175,7 +172,6 @@ impl Machine {
             }
             return;
         };
-        self.turns += 1;
         self.session.set_active(false);
         let deadline = Instant::now() + LAST_BUFFERS;
         while !self.session.sampler.switch.close(self.session) && Instant::now() < deadline {
@@ -189,11 +185,14 @@ impl Machine {
         self.drain_until = 0;
         self.publish_buffers();
         self.phase = Phase::Yielded;
-        self.tell_yielded(&name);
+        self.tell_yielded();
     }
 
-    fn tell_yielded(&self, holder: &str) {
-        let why = format!("CUPTI is held by {holder} (turn {})", self.turns);
+    fn tell_yielded(&mut self) {
+        self.turns += 1;
+        let name = holder::name();
+        status::set_text(&status::block().cupti_holder, &name);
+        let why = format!("CUPTI is held by {name} (turn {})", self.turns);
         errors::report(
             CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED as i32,
             "yield",

@@ -6,12 +6,12 @@
 //! The machine is behind a lock that is only ever tried: our thread skips a look when it is taken, and a
 //! thread of the program that wants CUPTI tries with a bound.
 
-use std::path::Path;
 use std::sync::{Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::entry::{self, Inside};
 use crate::errors;
+use crate::hooks::holder;
 use crate::machine::Machine;
 
 /// Longest time a thread of the program that wants CUPTI tries for the machine.
@@ -81,20 +81,17 @@ fn with_machine(limit: Duration, act: impl FnOnce(&mut Option<Machine>)) -> bool
 
 /// Gives CUPTI up for another user, see [`Machine::step_aside`]. When the machine cannot be had in
 /// time, CUPTI will refuse that user; this is told.
-pub fn step_aside(holder: &Path) {
+pub fn step_aside() {
     let done = with_machine(STEP_ASIDE_LIMIT, |slot| {
         if let Some(machine) = slot {
-            machine.step_aside(holder);
+            machine.step_aside();
         }
     });
     if !done {
         errors::report(
             0,
             "yield",
-            &format!(
-                "CUPTI could not be given up in time for {}",
-                holder.display()
-            ),
+            &format!("CUPTI could not be given up in time for {}", holder::name()),
         );
     }
 }

@@ -10,7 +10,7 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 
-use super::holder;
+use super::holder::{self, Wish};
 use crate::config::YieldMode;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::{
@@ -32,13 +32,15 @@ fn is_refused() -> bool {
     session::active().is_some_and(|session| session.config.yield_mode == YieldMode::Never)
 }
 
-/// Gives CUPTI up for the module that `user` lies in, before its call goes through.
-fn step_aside(user: *const c_void) {
-    entry::barrier((), || {
+/// Gives CUPTI up for the module that `user` lies in, before its call goes through. As long as the
+/// result lives, nothing of ours comes back.
+fn step_aside(user: *const c_void) -> Option<Wish> {
+    entry::barrier(None, || {
         let _ours = Inside::nested();
-        let holder = file_of(user).unwrap_or_else(|| PathBuf::from("a tool"));
-        watch::step_aside(&holder);
-    });
+        let wish = Wish::new(file_of(user).unwrap_or_else(|| PathBuf::from("a tool")));
+        watch::step_aside();
+        Some(wish)
+    })
 }
 
 /// The program was refused although we had gone: it uses another copy of libcupti than we did.
@@ -78,7 +80,7 @@ pub unsafe fn subscribe(
         // SAFETY: the caller's own call.
         return unsafe { original(handle, callback, data) };
     }
-    step_aside(callback as *const c_void);
+    let _wish = step_aside(callback as *const c_void);
     // SAFETY: the caller's own call, but for the callback, which passes everything on.
     let result = unsafe { original(handle, holder::subscribing(callback), data) };
     if result == CUPTI_SUCCESS {
@@ -103,9 +105,7 @@ pub unsafe fn subscribe_v2(
     params: Ptr,
 ) -> CUptiResult {
     let pass = is_ours() || is_refused() || holder::subscription().is_some();
-    if !pass {
-        step_aside(callback as *const c_void);
-    }
+    let _wish = (!pass).then(|| step_aside(callback as *const c_void));
     // SAFETY: the caller's own call.
     let result = unsafe { original(handle, callback, data, params) };
     if !pass && result == CUPTI_SUCCESS {
@@ -124,9 +124,7 @@ pub unsafe fn unsubscribe(
     handle: SubscriberHandle,
 ) -> CUptiResult {
     let foreign = !is_ours() && holder::subscription().is_some();
-    if foreign {
-        step_aside(unsubscribe as *const c_void);
-    }
+    let _wish = foreign.then(|| step_aside(handle.0));
     // SAFETY: the caller's own call.
     let result = unsafe { original(handle) };
     if foreign && result == CUPTI_SUCCESS {
@@ -144,16 +142,15 @@ pub unsafe fn register_callbacks(
     request: BufferRequestFunc,
     complete: BufferCompleteFunc,
 ) -> CUptiResult {
-    if !is_ours() {
-        if is_refused() {
-            // CUPTI itself would let it replace our callbacks.
-            return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
-        }
-        step_aside(complete as *const c_void);
+    let foreign = !is_ours();
+    if foreign && is_refused() {
+        // CUPTI itself would let it replace our callbacks.
+        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     }
+    let _wish = foreign.then(|| step_aside(complete as *const c_void));
     // SAFETY: the caller's own call.
     let result = unsafe { original(request, complete) };
-    if !is_ours() && result == CUPTI_SUCCESS {
+    if foreign && result == CUPTI_SUCCESS {
         holder::registered(request, complete);
     }
     result
@@ -164,12 +161,11 @@ pub unsafe fn register_callbacks(
 /// # Safety
 /// As for the original.
 pub unsafe fn finalize(original: unsafe extern "C" fn() -> CUptiResult) -> CUptiResult {
-    if !is_ours() {
-        step_aside(finalize as *const c_void);
-    }
+    let foreign = !is_ours();
+    let _wish = foreign.then(|| step_aside(std::ptr::null()));
     // SAFETY: the caller's own call.
     let result = unsafe { original() };
-    if !is_ours() {
+    if foreign {
         holder::finalized();
     }
     result
@@ -184,9 +180,11 @@ fn switching(kind: u32, on: bool, call: impl FnOnce() -> CUptiResult) -> CUptiRe
         if is_refused() {
             return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
         }
-        holder::switched(kind, true);
-        step_aside(switching_user());
     }
+    let _wish = on.then(|| {
+        holder::switched(kind, true);
+        step_aside(switching_user())
+    });
     let result = call();
     // An attempt to switch on that failed has nothing on; whatever happened, off is off.
     if !on || result != CUPTI_SUCCESS {

@@ -8,7 +8,9 @@
 //! and its buffer callbacks are known, so that they can be put back.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::ApiCallbacks;
 use crate::cupti::callbacks;
@@ -16,7 +18,7 @@ use crate::cupti::sys::{
     BufferCompleteFunc, BufferRequestFunc, CallbackFunc, DOMAIN_DRIVER_API, Domain,
     SubscriberHandle,
 };
-use crate::{clock, session};
+use crate::{clock, entry, session};
 
 /// How long a tool has to be quiet after its last kind went off.
 const QUIET: u64 = 2_000_000_000;
@@ -49,9 +51,40 @@ static QUIET_SINCE: AtomicU64 = AtomicU64::new(0);
 static REQUEST: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 static COMPLETE: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Calls of the program's on their way to CUPTI, for which we have gone already.
+static WISHES: AtomicU32 = AtomicU32::new(0);
+static NAME: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// While it exists, CUPTI counts as held.
+pub struct Wish(());
+
+impl Wish {
+    /// The module `of` is about to ask for CUPTI.
+    pub fn new(of: PathBuf) -> Self {
+        WISHES.fetch_add(1, Ordering::AcqRel);
+        *NAME.lock().unwrap_or_else(|e| e.into_inner()) = Some(of);
+        Self(())
+    }
+}
+
+impl Drop for Wish {
+    fn drop(&mut self) {
+        WISHES.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The module that asked for CUPTI last.
+pub fn name() -> String {
+    let name = NAME.lock().unwrap_or_else(|e| e.into_inner());
+    name.as_ref().map_or_else(
+        || "another tool".to_owned(),
+        |path| path.to_string_lossy().into_owned(),
+    )
+}
+
 /// Whether the program uses CUPTI at this moment, or may at any.
 pub fn is_held() -> bool {
-    if ACTIVE_KINDS.load(Ordering::Acquire) != 0 {
+    if WISHES.load(Ordering::Acquire) != 0 || ACTIVE_KINDS.load(Ordering::Acquire) != 0 {
         return true;
     }
     let subscribed = SUBSCRIPTION.present.load(Ordering::Acquire);
@@ -177,6 +210,10 @@ unsafe extern "C" fn trampoline(
 ) {
     // SAFETY: CUPTI's arguments, passed on as they came.
     unsafe { callbacks::CALLBACK(userdata, domain, cbid, data) };
+    // A driver call that we make ourselves is not the tool's business.
+    if entry::is_inside() {
+        return;
+    }
     let callback = SUBSCRIPTION.callback.load(Ordering::Acquire);
     if !callback.is_null() && wants_callback(domain, cbid) {
         // SAFETY: stored from a function of this type, which the tool keeps while it is subscribed.
