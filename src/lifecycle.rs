@@ -3,7 +3,7 @@
 //! * Start happens once, by whoever learns first that CUDA is being initialised.
 //! * A child forked from a process that uses CUDA cannot use CUDA; it gets a block that says so and
 //!   does nothing. A child forked before that starts over by itself.
-//! * Exit waits for our thread, at most [`EXIT_LIMIT`]; `_exit` and signals end the process without us.
+//! * Exit waits for our thread, at most 400 ms; `_exit` and signals end the process without us.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

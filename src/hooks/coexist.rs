@@ -176,10 +176,8 @@ fn switching(kind: u32, on: bool, call: impl FnOnce() -> CUptiResult) -> CUptiRe
     if is_ours() {
         return call();
     }
-    if on {
-        if is_refused() {
-            return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
-        }
+    if on && is_refused() {
+        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     }
     let _wish = on.then(|| {
         holder::switched(kind, true);

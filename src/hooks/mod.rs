@@ -2,7 +2,7 @@
 //!
 //! The lists below are all there is: a line names the function, its type and its handler. They are put
 //! in by [`parcagpu_interpose`] when the loader maps the library, before anybody runs in it, and stay
-//! in; [`HookSet::want`] turns handlers off when there is nothing to do, and a hook is then one load
+//! in; [`want`] turns handlers off when there is nothing to do, and a hook is then one load
 //! and a tail call.
 //!
 //! * [`boot`]: `cuInit` and the loads, which bring the session up

@@ -391,7 +391,7 @@ pub fn driver_without(lab: &Lab, name: &str, functions: &[&str]) -> PathBuf {
 
 /// The start of every function of the simulated driver, and where the jump to its body lies.
 const ENTRY: [u8; 6] = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x54];
-/// See [`ENTRY`].
+/// How the entries begin that the loader calls.
 pub const BODY: u8 = 29;
 
 /// A driver in which `function` starts with other code. With `size`, the function is said to be that
