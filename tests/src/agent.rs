@@ -3,6 +3,7 @@
 //! Owned by one thread, which polls. Dropping it detaches.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -237,6 +238,16 @@ impl Agent {
         let mut events = self.events();
         events.retain(|event| event.kind == kind);
         events
+    }
+
+    /// Distinct errors that were told: code, component, message.
+    pub fn errors(&self) -> BTreeSet<(i32, String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let told = self.of(Kind::Error).into_iter().map(|e| {
+            let message = e.name.expect("the message can be read");
+            (e.code, text(&e.component), text(&message))
+        });
+        told.collect()
     }
 
     /// What was lost.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::agent::{Agent, Options};
 use crate::lab::{Lab, Mode};
 use crate::mock_log::{self, Call};
 use crate::program::{Ended, Program};
@@ -116,4 +117,33 @@ pub fn transparent(
         same(&bare, &with);
         with
     })
+}
+
+/// What a run without waits of its own may take.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The library may not hold a program up for longer.
+const LATER: Duration = Duration::from_secs(1);
+
+/// Bare, then in both modes under a consumer: exit status, stdout and stderr are the same. Gives the
+/// runs with the library.
+#[track_caller]
+pub fn same_output(lab: &Lab, words: &str, more: impl Fn(Program) -> Program) -> Vec<Ended> {
+    let bare = more(lab.host(Mode::Bare, words)).run(LIMIT);
+    Mode::WITH
+        .into_iter()
+        .map(|mode| {
+            let agent = Agent::parca(&lab.library(), -1, Options::default()).expect("it attaches");
+            let host = more(lab.host(mode, words).env("PARCAGPU_RATE_LIMIT", "1e9")).start();
+            let with = host.wait_with(LIMIT, || agent.poll(Duration::from_millis(5)));
+            let told = |e: &Ended| (e.code(), e.stdout.clone(), e.stderr.clone());
+            assert_eq!(told(&bare), told(&with), "{mode:?}: {words}");
+            assert!(
+                with.took < bare.took + LATER,
+                "{mode:?}: {:?}, bare {:?}: {words}",
+                with.took,
+                bare.took
+            );
+            with
+        })
+        .collect()
 }

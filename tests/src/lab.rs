@@ -20,6 +20,11 @@ pub enum Mode {
     Injection,
 }
 
+impl Mode {
+    /// Both ways with the library.
+    pub const WITH: [Self; 2] = [Self::Preload, Self::Injection];
+}
+
 /// See the module. Removed at the end.
 pub struct Lab {
     dir: TempDir,

@@ -1,14 +1,14 @@
-//! When CUPTI is missing, old, broken, silent or taken, and when the environment makes no sense: the
-//! program notices nothing, the consumer is told what is wrong, once.
+//! When CUPTI is missing, old, broken, silent or taken: the program notices nothing, the consumer is
+//! told what is wrong, once.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use parcagpu_abi::status::{Counter, State};
+use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
-use parcagpu_tests::block::{self, wait_state};
+use parcagpu_tests::block::wait_state;
 use parcagpu_tests::compare;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
@@ -24,15 +24,6 @@ type Told = (i32, String, String);
 
 fn agent(lab: &Lab) -> Agent {
     Agent::parca(&lab.library(), -1, Options::default()).unwrap()
-}
-
-fn errors(agent: &Agent) -> BTreeSet<Told> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let told = agent.of(Kind::Error).into_iter().map(|e| {
-        let message = e.name.expect("the message can be read");
-        (e.code, text(&e.component), text(&message))
-    });
-    told.collect()
 }
 
 /// What a faulty run told and called.
@@ -52,7 +43,7 @@ fn run(lab: &Lab, mode: Mode, more: impl Fn(Program) -> Program) -> Faulty {
     compare::same(&bare, &with);
     assert_eq!(consumer.losses(), Losses::default());
     Faulty {
-        errors: errors(&consumer),
+        errors: consumer.errors(),
         calls: with.calls,
         launches: consumer.of(Kind::Correlation).len(),
         records: consumer.of(Kind::Record).len(),
@@ -225,7 +216,7 @@ fn failing_unsubscribe() {
     std::thread::sleep(SECOND);
     let second = agent(&lab);
     second.poll_until(SECOND * 2, |_| false);
-    let told = errors(&second);
+    let told = second.errors();
     let unsubscribe = told
         .iter()
         .filter(|t| t.0 == 999 && t.2.contains("cuptiUnsubscribe"));
@@ -291,13 +282,13 @@ fn cupti_taken() {
         .collect();
     assert!(others.is_empty(), "{others:?}");
     assert!(consumer.of(Kind::Correlation).is_empty());
-    assert_one(&errors(&consumer), 39, &["MULTIPLE_SUBSCRIBERS"]);
+    assert_one(&consumer.errors(), 39, &["MULTIPLE_SUBSCRIBERS"]);
     // At 0, 1, 3 and 7 seconds.
     wait_state(pid, &lab.library(), State::Active, Duration::from_secs(6));
     assert_eq!(count(&mock_log::read(&log), "cuptiSubscribe"), 4);
     assert!(consumer.poll_until(SECOND * 2, |e| e.iter().any(|e| e.kind == Kind::Record)));
     host.wait(SHORT).ok();
-    assert_one(&errors(&consumer), 39, &[]);
+    assert_one(&consumer.errors(), 39, &[]);
 }
 
 /// Every call succeeds and no record comes: that is told within ten seconds.
@@ -316,7 +307,7 @@ fn silence() {
     let told = consumer.poll_until(SHORT, |e| e.iter().any(|e| e.kind == Kind::Error));
     assert!(told, "after {:?}", began.elapsed());
     host.wait(SHORT).ok();
-    assert_one(&errors(&consumer), 0, &["no kernel record"]);
+    assert_one(&consumer.errors(), 0, &["no kernel record"]);
     assert!(!consumer.of(Kind::Correlation).is_empty());
 }
 
@@ -356,93 +347,4 @@ fn one_lock_in_cupti() {
         "{seen} of {turns} consumers saw records"
     );
     host.wait(SHORT).ok();
-}
-
-/// Values that make no sense, and names that do not exist: one error each, and the default is used.
-#[test]
-fn environment() {
-    if !need::bpf("environment") {
-        return;
-    }
-    let lab = Lab::new();
-    let long = "9".repeat(10_240);
-    let values = ["abc", "-1", "1e309", "NaN", &long];
-    for variable in [
-        "PARCAGPU_RATE_LIMIT",
-        "PARCAGPU_GRAPH_RATE_LIMIT",
-        "PARCAGPU_SAMPLING_FACTOR",
-        "PARCAGPU_HOOK_ENGINE",
-        "PARCAGPU_YIELD",
-        "PARCAGPU_API_CALLBACKS",
-        "PARCAGPU_CUBIN_MEMORY_MB",
-    ] {
-        let consumer = agent(&lab);
-        for value in values {
-            lab.host(Mode::Preload, "init launch 3 sync")
-                .env(variable, value)
-                .run(SHORT)
-                .ok();
-            let told = errors(&consumer);
-            let shown = &value[..value.len().min(20)];
-            let matching: Vec<&Told> = told.iter().filter(|t| t.2.contains(shown)).collect();
-            assert_eq!(matching.len(), 1, "{variable}={shown}: {told:?}");
-            let (code, component, message) = matching[0];
-            assert_eq!((*code, component.as_str()), (0, "configuration"));
-            assert!(
-                message.contains(variable) && message.contains("default"),
-                "{message}"
-            );
-        }
-        assert_eq!(errors(&consumer).len(), values.len(), "{variable}");
-    }
-}
-
-/// Several at once, names that do not exist among them; the defaults are in force.
-#[test]
-fn environment_defaults() {
-    if !need::bpf("environment_defaults") {
-        return;
-    }
-    use std::os::unix::ffi::OsStrExt;
-    let lab = Lab::new();
-    let consumer = agent(&lab);
-    let mut host = lab
-        .host(Mode::Preload, "init launch 3 sync gate")
-        .env("PARCAGPU_RATE_LIMIT", "0")
-        .env(
-            "PARCAGPU_GRAPH_RATE_LIMIT",
-            std::ffi::OsStr::from_bytes(b"\xff\xfe"),
-        )
-        .env("PARCAGPU_SAMPLING_FACTOR", "32")
-        .env("PARCAGPU_NO_SUCH_THING", "1")
-        .env("PARCAGPU_RATELIMIT", "5")
-        .env("PARCAGPU_LIB", "/anything")
-        .env("PARCAGPU_DEBUG", "")
-        .start();
-    host.wait_gate(1);
-    let status = block::read(host.pid(), &lab.library()).unwrap();
-    let order = std::sync::atomic::Ordering::Relaxed;
-    let rate = |bits: &std::sync::atomic::AtomicU64| f64::from_bits(bits.load(order));
-    assert_eq!(rate(&status.config.rate_limit), 100.0);
-    assert_eq!(rate(&status.config.graph_rate_limit), 20.0);
-    assert_eq!(status.config.sampling_factor.load(order), 20);
-    assert_eq!(status.config.debug.load(order), 0);
-    assert_eq!(status.get(Counter::Errors), 5);
-    host.open_gate(1);
-    assert_eq!(host.wait(SHORT).ok().stderr, "");
-    let told = errors(&consumer);
-    assert_eq!(told.len(), 5, "{told:?}");
-    for name in [
-        "PARCAGPU_RATE_LIMIT",
-        "PARCAGPU_GRAPH_RATE_LIMIT",
-        "PARCAGPU_SAMPLING_FACTOR",
-        "PARCAGPU_NO_SUCH_THING",
-        "PARCAGPU_RATELIMIT ",
-    ] {
-        assert_eq!(
-            told.iter().filter(|t| t.2.contains(name)).count(),
-            1,
-            "{name}: {told:?}"
-        );
-    }
 }

@@ -1,0 +1,242 @@
+//! Forks, exec and every way to end: as without the library, and no later.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use parcagpu_abi::status::{Counter, State};
+use parcagpu_tests::agent::{Agent, Kind, Options};
+use parcagpu_tests::block;
+use parcagpu_tests::compare::same_output;
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::need;
+
+const SHORT: Duration = Duration::from_secs(10);
+
+fn agent(lab: &Lab) -> Agent {
+    Agent::parca(&lab.library(), -1, Options::default()).unwrap()
+}
+
+/// A child forked before CUDA is used starts over by itself; consumers see it.
+#[test]
+fn fork_before_cuda() {
+    if !need::bpf("fork_before_cuda") {
+        return;
+    }
+    let lab = Lab::new();
+    same_output(&lab, "fork init launch 10 sync count end say parent", |p| p);
+    same_output(
+        &lab,
+        "fork init launch 10 sync end init launch 5 sync count",
+        |p| p,
+    );
+    let consumer = agent(&lab);
+    let mut host = lab
+        .host(Mode::Preload, "fork init launch 10 sync end gate")
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .start();
+    host.wait_gate(1);
+    let parent = host.pid();
+    assert_ne!(
+        block::read(parent, &lab.library()).map(|s| block::state(&s)),
+        Some(State::Active)
+    );
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    let launches = consumer.of(Kind::Correlation);
+    assert_eq!(launches.len(), 10);
+    assert!(launches.iter().all(|l| l.pid != parent));
+    assert_eq!(consumer.of(Kind::Record).len(), 10);
+}
+
+/// A child forked after that cannot use CUDA, and says that it is over.
+#[test]
+fn fork_after_cuda() {
+    if !need::bpf("fork_after_cuda") {
+        return;
+    }
+    let lab = Lab::new();
+    same_output(
+        &lab,
+        "init launch 5 fork launch 1 end launch 5 sync count",
+        |p| p,
+    );
+    same_output(
+        &lab,
+        "init launch 5 fork say child end launch 5 sync count",
+        |p| p,
+    );
+    same_output(&lab, "init launch 5 fork exit 4 end exit 5", |p| p);
+    same_output(&lab, "init launch 5 fork _exit 4 end exit 5", |p| p);
+    let busy = "init thread flat 1 end repeat 20 fork say child end end join sync";
+    same_output(&lab, busy, |p| p);
+    let consumer = agent(&lab);
+    let mut host = lab
+        .host(
+            Mode::Preload,
+            "init launch 5 fork gate end sync launch 5 sync",
+        )
+        .start();
+    host.wait_gate(1);
+    let parent = host.pid();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let child: u32 = children.trim().parse().unwrap();
+    let status = block::read(child, &lab.library()).unwrap();
+    assert_eq!(
+        block::state(&status),
+        State::Stopped,
+        "{}",
+        status.reason.load()
+    );
+    assert_ne!(status.reason.load(), "");
+    assert_eq!(
+        status.get(Counter::EagerSampled),
+        0,
+        "the parent's numbers are not the child's"
+    );
+    assert_eq!(block::threads(child).len(), 1);
+    let status = block::read(parent, &lab.library()).unwrap();
+    assert_eq!(block::state(&status), State::Active);
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    drop(consumer);
+}
+
+/// exec starts a new program, which is seen like the first.
+#[test]
+fn exec() {
+    if !need::bpf("exec") {
+        return;
+    }
+    let lab = Lab::new();
+    let host = parcagpu_tests::artefacts::host().display().to_string();
+    let words = format!("init launch 5 sync exec {host} init launch 7 sync count nofds");
+    same_output(&lab, &words, |p| p);
+    let consumer = agent(&lab);
+    lab.host(Mode::Preload, &words)
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .run(SHORT)
+        .ok();
+    // The first program's last records die with it, as with _exit.
+    assert_eq!(consumer.of(Kind::Correlation).len(), 12);
+    assert!(consumer.of(Kind::Record).len() >= 7);
+}
+
+const EXITS: [&str; 7] = [
+    "",
+    "exit 3",
+    "_exit 3",
+    "quick_exit 3",
+    "exitthread 3",
+    "abort",
+    "raise 15",
+];
+
+/// Every way to end, with launches just made.
+#[test]
+fn exits() {
+    if !need::bpf("exits") {
+        return;
+    }
+    let lab = Lab::new();
+    for end in EXITS {
+        same_output(
+            &lab,
+            &format!("init launch 200 graph 3 replay 10 {end}"),
+            |p| p,
+        );
+    }
+}
+
+/// Every way to end while other threads go on launching, and CUPTI delivers buffers at the end.
+#[test]
+fn exits_with_threads() {
+    if !need::bpf("exits_with_threads") {
+        return;
+    }
+    let lab = Lab::new();
+    for end in EXITS {
+        let words = format!(
+            "init thread flat 60 end thread flat 60 end thread graph 3 replayflat 60 end sleep 150 {end}"
+        );
+        same_output(&lab, &words, |p| {
+            p.env("MOCK_CUPTI_EXIT_BUFFERS", "1")
+                .env("MOCK_CUPTI_STRICT", "1")
+        });
+    }
+}
+
+/// A flush that blocks for ten seconds does not hold the end of the program.
+#[test]
+fn exit_while_flush_blocks() {
+    if !need::bpf("exit_while_flush_blocks") {
+        return;
+    }
+    let lab = Lab::new();
+    let cupti = lab.slow_cupti();
+    let words = "init launch 20 sleep 200 exit 5";
+    let bare = lab.host(Mode::Bare, words).run(SHORT);
+    for mode in Mode::WITH {
+        let consumer = agent(&lab);
+        let with = lab
+            .host(mode, words)
+            .env("PARCAGPU_CUPTI_PATH", &cupti)
+            .env("SLOW_FLUSH_MS", "10000")
+            .run(SHORT);
+        assert_eq!(with.code(), 5);
+        assert!(
+            with.took < bare.took + Duration::from_millis(500),
+            "{mode:?}: {:?}, bare {:?}",
+            with.took,
+            bare.took
+        );
+        assert!(
+            !consumer.of(Kind::Correlation).is_empty(),
+            "{mode:?}: it was active"
+        );
+    }
+}
+
+/// A program that ends while its kernels run does not wait for them; they are told without times.
+#[test]
+fn exit_while_kernels_run() {
+    if !need::bpf("exit_while_kernels_run") {
+        return;
+    }
+    let lab = Lab::new();
+    let words = "kernel endless_ns60000000000 init launch 3 exit 4";
+    same_output(&lab, words, |p| p);
+    let consumer = agent(&lab);
+    let host = lab
+        .host(Mode::Preload, words)
+        .env("PARCAGPU_RATE_LIMIT", "1e9");
+    assert_eq!(host.run(SHORT).code(), 4);
+    assert_eq!(consumer.of(Kind::Correlation).len(), 3);
+    let records = consumer.of(Kind::Record);
+    assert_eq!(records.len(), 3);
+    assert!(
+        records.iter().all(|r| r.start == 0 && r.end == 0),
+        "{records:?}"
+    );
+}
+
+/// The end is not later than bare by what our thread's period would make it.
+#[test]
+fn exit_is_prompt() {
+    if !need::bpf("exit_is_prompt") {
+        return;
+    }
+    let lab = Lab::new();
+    let _agent = agent(&lab);
+    for _ in 0..5 {
+        let mut host = lab.host(Mode::Preload, "init launch 5 sync gate").start();
+        host.wait_gate(1);
+        let began = Instant::now();
+        host.open_gate(1);
+        host.wait(SHORT).ok();
+        assert!(
+            began.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}
