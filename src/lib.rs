@@ -9,6 +9,7 @@
 //! * [`cupti`]: the library the records come from
 //! * [`cubin`]: the machine code of loaded modules
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
+//! * [`nvtx`]: the program's own ranges and marks
 //! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
 //! * [`config`], [`entry`], [`log`], [`clock`]: the environment, the way in from C, debug lines, time
 
@@ -23,6 +24,7 @@ pub mod lifecycle;
 pub mod log;
 pub mod machine;
 pub mod metadata;
+pub mod nvtx;
 pub mod policy;
 pub mod probes;
 pub mod sampling;
@@ -40,5 +42,28 @@ pub extern "C" fn InitializeInjection() -> std::ffi::c_int {
     if !hooks::boot::is_initialising() {
         entry::guarded((), lifecycle::start);
     }
+    1
+}
+
+/// Called by every NVTX client of the program, when `NVTX_INJECTION64_PATH` names this library. Idempotent
+/// and thread-safe; always 1, since a client unmaps a library that says 0.
+///
+/// # Safety
+/// `get` is null or a client's function that gives its tables.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(
+    get: Option<nvtx::sys::GetExportTable>,
+) -> std::ffi::c_int {
+    // SAFETY: the caller's promise.
+    unsafe { nvtx::initialize(get) }
+}
+
+/// Called for every extension module of every NVTX client. Nothing is served, and 1 says so: after 0 the
+/// Python package would make no calls at all. Without this function a client would find that of a libcupti
+/// that we link.
+#[unsafe(no_mangle)]
+pub extern "C" fn InitializeInjectionNvtxExtension(
+    _info: *mut std::ffi::c_void,
+) -> std::ffi::c_int {
     1
 }

@@ -15,7 +15,7 @@ use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::driver::Driver;
 use crate::hooks::{self, installed};
 use crate::machine::Machine;
-use crate::{clock, entry, errors, log, session, status, watch};
+use crate::{clock, entry, errors, log, nvtx, session, status, watch};
 
 /// Longest time the end of the process waits for us.
 const EXIT_LIMIT: Duration = Duration::from_millis(400);
@@ -74,6 +74,7 @@ pub fn start() {
     }
     entry::silence_panics();
     hooks::want(u8::MAX, false);
+    nvtx::offer();
     let (config, problems) = Config::from_environment();
     log::set_level(config.debug);
     let block = status::block();

@@ -7,7 +7,7 @@
 //! that is non-zero at the first look counts as a join. Consumers deduplicate by key.
 
 use crate::cubin::registry;
-use crate::{errors, probes};
+use crate::{errors, nvtx, probes};
 
 const SECOND: u64 = 1_000_000_000;
 /// Delays after a possible join, ns; 0 is "the next look".
@@ -58,7 +58,7 @@ struct Set {
 }
 
 /// The sets of this process.
-const SETS: [Set; 2] = [
+const SETS: [Set; 3] = [
     Set {
         semaphore: probes::error::semaphore,
         fire: errors::replay,
@@ -66,6 +66,10 @@ const SETS: [Set; 2] = [
     Set {
         semaphore: probes::cubin_loaded::semaphore,
         fire: registry::replay,
+    },
+    Set {
+        semaphore: probes::nvtx_resource_name::semaphore,
+        fire: nvtx::names::replay,
     },
 ];
 

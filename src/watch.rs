@@ -13,6 +13,7 @@ use crate::entry::{self, Inside};
 use crate::errors;
 use crate::hooks::holder;
 use crate::machine::Machine;
+use crate::nvtx::timer;
 
 /// Longest time a thread of the program that wants CUPTI tries for the machine.
 const STEP_ASIDE_LIMIT: Duration = Duration::from_millis(300);
@@ -98,24 +99,34 @@ pub fn step_aside() {
 
 fn run() {
     let _inside = Inside::nested();
+    timer::by_session(true);
+    let mut wait = LOOK_PERIOD;
+    let mut next = Instant::now() + LOOK_PERIOD;
     loop {
         {
             let guard = end();
             let (guard, _) = ENDED
-                .wait_timeout_while(guard, LOOK_PERIOD, |end| *end == End::No)
+                .wait_timeout_while(guard, wait, |end| *end == End::No)
                 .unwrap_or_else(|e| e.into_inner());
             if *guard == End::Asked {
                 break;
             }
         }
-        entry::barrier((), || {
-            with_machine(Duration::ZERO, |slot| {
-                if let Some(machine) = slot {
-                    machine.tick();
-                }
+        if Instant::now() >= next {
+            entry::barrier((), || {
+                with_machine(Duration::ZERO, |slot| {
+                    if let Some(machine) = slot {
+                        machine.tick();
+                    }
+                });
             });
-        });
+            next = Instant::now() + LOOK_PERIOD;
+        }
+        // NVTX batches may be due earlier.
+        let until = next.saturating_duration_since(Instant::now());
+        wait = entry::barrier(until, || timer::look(until));
     }
+    timer::by_session(false);
     entry::barrier((), || {
         with_machine(FINISH_LIMIT, |slot| {
             if let Some(machine) = slot {
@@ -156,7 +167,7 @@ pub fn finish(limit: Duration) {
 }
 
 /// Runs `start` with every signal blocked, which a thread made in it inherits.
-fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are written before they are read; the mask is restored.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();

@@ -87,6 +87,8 @@ symbols! {
     get_next_record = "cuptiActivityGetNextRecord": fn(*mut u8, usize, *mut *mut c_void) -> CUptiResult;
     /// Records dropped for want of buffers since the last call.
     get_num_dropped = "cuptiActivityGetNumDroppedRecords": fn(CUcontext, u32, *mut usize) -> CUptiResult;
+    /// Device of a context.
+    get_device_id = "cuptiGetDeviceId": fn(CUcontext, *mut u32) -> CUptiResult;
     /// Deliver buffers.
     flush_all = "cuptiActivityFlushAll": fn(u32) -> CUptiResult;
     /// Set an attribute.
@@ -212,6 +214,14 @@ impl Api {
         check("cuptiActivityDisable", unsafe {
             (self.symbols.disable)(ACTIVITY_KIND_CONCURRENT_KERNEL as c_int)
         })
+    }
+
+    /// Ordinal of the device that a live context is on.
+    pub fn device_of(&self, context: CUcontext) -> Option<u32> {
+        let mut device = 0;
+        // SAFETY: a context as CUPTI gave it, and a place for its device.
+        let result = unsafe { (self.symbols.get_device_id)(context, &raw mut device) };
+        (result == CUPTI_SUCCESS).then_some(device)
     }
 
     /// Delivers buffers: complete ones, or with `ACTIVITY_FLUSH_FORCED` all. Buffer callbacks may

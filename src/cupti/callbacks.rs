@@ -16,6 +16,7 @@ use crate::config::ApiCallbacks;
 use crate::cubin::modules;
 use crate::entry;
 use crate::hooks::{self, installed};
+use crate::nvtx;
 use crate::sampling::launch::{Kind, Launch, Outcome, announced_name};
 use crate::session::{self, Session};
 
@@ -249,11 +250,17 @@ fn on_hooked(
                 false => Outcome::Stale,
             };
             let name = announced_name(data.symbol_name, data.function_name);
+            note_device(session, data);
             session.sampler.end(launch, name, outcome);
             hooks::launch::reported();
         }
         _ => {}
     }
+}
+
+/// NVTX events say which device their thread used last.
+fn note_device(session: &Session, data: &CallbackData) {
+    nvtx::launch::in_context(data.context_uid, || session.api()?.device_of(data.context));
 }
 
 fn outcome_of(data: &CallbackData, captured: impl FnOnce() -> bool) -> Outcome {
@@ -302,6 +309,9 @@ fn on_launch(
             }
             let outcome = || outcome_of(data, captured);
             let name = announced_name(data.symbol_name, data.function_name);
+            if slot != 0 {
+                note_device(session, data);
+            }
             session.sampler.exit(launch, slot, name, outcome, session);
         }
         _ => {}

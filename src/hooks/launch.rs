@@ -12,7 +12,7 @@ use super::{boot, installed};
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult, LaunchConfig, driver_cbid};
 use crate::sampling::launch::Kind;
 use crate::sampling::switch::Generation;
-use crate::session;
+use crate::{nvtx, session};
 
 type Ptr = *mut c_void;
 
@@ -89,6 +89,7 @@ fn around(kind: Kind, cbid: u32, call: impl FnOnce() -> CUresult) -> CUresult {
         if let Some(id) = open.id {
             // Entered, but callbacks went off before it returned.
             session.sampler.correlation.cancel(id);
+            nvtx::launch::closed();
         }
         if !open.reported {
             session.sampler.give_back(kind);

@@ -21,7 +21,7 @@ use super::correlation::Correlation;
 use super::deliver::Batch;
 use super::switch::{Activity, Generation, Refused, Switch};
 use crate::probes::{self, touch};
-use crate::{clock, status};
+use crate::{clock, nvtx, status};
 
 /// The two kinds that are sampled apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,12 +155,14 @@ impl Sampler {
 
     /// A sampled launch has its id.
     pub fn begin(&self, launch: Launch) {
+        nvtx::launch::opened(launch.id);
         self.correlation.begin(launch.id, launch.many);
     }
 
     /// A sampled launch returned from the driver: it is announced if a record will come. Otherwise
     /// its token goes back.
     pub fn end(&self, launch: Launch, name: *const c_char, outcome: Outcome) {
+        nvtx::launch::closed();
         match outcome {
             Outcome::Launched => return self.announce(launch, name),
             Outcome::Captured => {

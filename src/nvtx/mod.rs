@@ -1,0 +1,124 @@
+//! NVTX: the program's own words on the timeline. This library is an NVTX injection library.
+//!
+//! Every linked object of the program that contains NVTX is a client with a table of function pointers
+//! of its own. A client calls [`initialize`] once or, when old, once per racing thread; we put our
+//! functions into its table and keep nothing of it. From then on NVTX calls arrive on the program's
+//! threads.
+//!
+//! * [`sys`], [`client`]: the client's tables and layouts, and how they are patched
+//! * [`shim`]: one function per slot: ours first, then the next tool's
+//! * [`collector`], [`batch`], [`text`]: from a call to an event in a batch of its thread
+//! * [`timer`]: batches that are 100 ms old
+//! * [`domains`], [`strings`], [`ranges`], [`names`]: what handles stand for, in all clients alike
+//! * [`next`]: another injection library that gets every call after us
+//! * [`launch`]: the CUDA launch that a thread has open
+//! * [`process`]: forks and the end of the process
+//!
+//! Events are taken only while `nvtx_event_batch` has a consumer; names always. Nothing here calls CUDA
+//! or NVTX, and no thread of the program waits for one that waits.
+
+pub mod batch;
+pub mod client;
+pub mod collector;
+pub mod domains;
+pub mod launch;
+pub mod names;
+pub mod next;
+pub mod process;
+pub mod ranges;
+pub mod shim;
+pub mod strings;
+pub mod sys;
+pub mod table;
+pub mod text;
+pub mod timer;
+
+use std::ffi::c_int;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::cupti::locate::file_of;
+use crate::entry::{self, Inside};
+use crate::{errors, lifecycle, log};
+use sys::GetExportTable;
+
+/// Variable by which an NVTX client finds its tool.
+const INJECTION: &str = "NVTX_INJECTION64_PATH";
+/// How long a client waits for the one that came first and is loading the next tool.
+const SET_UP_LIMIT: Duration = Duration::from_secs(2);
+
+const FRESH: u8 = 0;
+const SETTING_UP: u8 = 1;
+const READY: u8 = 2;
+static SET_UP: AtomicU8 = AtomicU8::new(FRESH);
+
+/// A client attaches. Always 1: after 0 it would unmap a library whose threads may be running.
+///
+/// # Safety
+/// `get` is null or the function that NVTX clients give their tool.
+pub unsafe fn initialize(get: Option<GetExportTable>) -> c_int {
+    // The tool we chain to may have a client of its own, which comes here from inside our own call.
+    let again = entry::is_inside();
+    entry::barrier((), || {
+        let _inside = Inside::nested();
+        if lifecycle::is_off() {
+            return;
+        }
+        set_up(again);
+        if let Some(get) = get {
+            // SAFETY: the caller's promise.
+            unsafe { client::patch(get) };
+        }
+    });
+    1
+}
+
+fn set_up(again: bool) {
+    if SET_UP
+        .compare_exchange(FRESH, SETTING_UP, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+    {
+        entry::silence_panics();
+        log::remember_stderr();
+        let (config, problems) = Config::from_environment();
+        log::set_level(config.debug);
+        for problem in &problems {
+            errors::report(0, "configuration", &problem.0);
+        }
+        process::watch();
+        if let Some(path) = &config.nvtx_next {
+            load_next(path);
+        }
+        SET_UP.store(READY, Ordering::Release);
+        return;
+    }
+    let deadline = Instant::now() + SET_UP_LIMIT;
+    while !again && SET_UP.load(Ordering::Acquire) != READY && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn load_next(path: &Path) {
+    match next::load(path) {
+        Ok(()) => crate::debug_log!(1, "NVTX calls go on to {}", path.display()),
+        Err(why) => errors::report(
+            0,
+            "nvtx",
+            &format!("PARCAGPU_NVTX_NEXT={}: {why}", path.display()),
+        ),
+    }
+}
+
+/// Names this library to NVTX clients that have not looked for a tool yet, unless the user named one.
+pub fn offer() {
+    if std::env::var_os(INJECTION).is_some() {
+        return;
+    }
+    if let Some(path) = file_of(offer as *const std::ffi::c_void) {
+        // SAFETY: called once, by the thread that initialises CUDA; a thread that reads the environment
+        // at this moment without glibc's lock is the program's own race with every `setenv`.
+        unsafe { std::env::set_var(INJECTION, path) };
+    }
+}
