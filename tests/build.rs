@@ -11,7 +11,13 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     bpf(&out);
     compile(
-        &["-O1", "hosts/host.c", "-ldl", "-lpthread"],
+        &[
+            "-O1",
+            "hosts/host.c",
+            "hosts/process.c",
+            "-ldl",
+            "-lpthread",
+        ],
         &out.join("host"),
     );
     println!("cargo:rerun-if-changed=hosts");

@@ -18,10 +18,8 @@
  *   close3, ownfile PATH, block, selfsig N, mask, inject LIB N, nofds, now
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -30,10 +28,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "host.h"
 
 typedef void *handle;
 struct config {
@@ -81,7 +80,7 @@ struct place {
 
 static void run(struct place *p);
 
-static void say(const char *format, ...)
+void say(const char *format, ...)
 {
 	char line[4096];
 	va_list args;
@@ -95,7 +94,7 @@ static void say(const char *format, ...)
 	pthread_mutex_unlock(&print_lock);
 }
 
-static void die(const char *what, int code)
+void die(const char *what, int code)
 {
 	fprintf(stderr, "host: %s: %d\n", what, code);
 	_exit(70);
@@ -307,108 +306,6 @@ static void fork_child(struct place *p)
 		say("child killed %d\n", WTERMSIG(status));
 }
 
-static void *call_exit(void *status)
-{
-	exit((int)(intptr_t)status);
-}
-
-static pthread_barrier_t barrier;
-static int (*initialize)(void);
-
-static void *call_initialize(void *unused)
-{
-	(void)unused;
-	pthread_barrier_wait(&barrier);
-	return (void *)(intptr_t)initialize();
-}
-
-static void inject(struct place *p)
-{
-	void *library = dlopen(next(p), RTLD_NOW);
-	int count = number(p), good = 0;
-	pthread_t threads[MOST];
-
-	if (!library)
-		die(dlerror(), 0);
-	*(void **)&initialize = dlsym(library, "InitializeInjection");
-	if (!initialize)
-		die("no InitializeInjection", 0);
-	pthread_barrier_init(&barrier, NULL, count);
-	for (int i = 0; i < count; i++)
-		pthread_create(&threads[i], NULL, call_initialize, NULL);
-	for (int i = 0; i < count; i++) {
-		void *result;
-
-		pthread_join(threads[i], &result);
-		good += (intptr_t)result == 1;
-	}
-	say("injected %d\n", good);
-}
-
-static const int signals[] = { SIGTERM, SIGUSR1, SIGALRM, SIGPROF };
-
-static sigset_t signal_set(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (unsigned i = 0; i < 4; i++)
-		sigaddset(&set, signals[i]);
-	return set;
-}
-
-/* Each signal to the process, one at a time, taken by sigwait. */
-static void signal_self(long times)
-{
-	sigset_t set = signal_set();
-	struct timespec limit = { 5, 0 };
-	long taken = 0;
-
-	for (long i = 0; i < times; i++) {
-		for (unsigned s = 0; s < 4; s++) {
-			kill(getpid(), signals[s]);
-			taken += sigtimedwait(&set, NULL, &limit) == signals[s];
-		}
-	}
-	say("signals taken %ld\n", taken);
-}
-
-/* Without signals 32 and 33, which are the C library's own: it takes one of them when the first thread starts. */
-static void print_signals(const char *key)
-{
-	char line[512];
-	FILE *file = fopen("/proc/self/status", "r");
-
-	while (file && fgets(line, sizeof line, file))
-		if (!strncmp(line, key, strlen(key)))
-			say("%s %llx\n", key, strtoull(line + strlen(key), NULL, 16) & ~(3ull << 31));
-	if (file)
-		fclose(file);
-}
-
-static void print_descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int count = 0;
-
-	for (struct dirent *entry; dir && (entry = readdir(dir));)
-		count += entry->d_name[0] != '.' && atoi(entry->d_name) > 2 && atoi(entry->d_name) != dirfd(dir);
-	if (dir)
-		closedir(dir);
-	say("descriptors %d\n", count);
-}
-
-static void own_file(const char *path)
-{
-	const char *text = "host bytes\n";
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-
-	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-		die(path, errno);
-	if (fd > 2)
-		say("own file is %d\n", fd);
-}
-
 static void gate(void)
 {
 	char line[64];
@@ -494,12 +391,9 @@ static void word(struct place *p, const char *w)
 		_exit(number(p));
 	else if (IS("quick_exit"))
 		quick_exit(number(p));
-	else if (IS("exitthread")) {
-		pthread_t t;
-
-		pthread_create(&t, NULL, call_exit, (void *)(intptr_t)number(p));
-		pthread_join(t, NULL);
-	} else if (IS("abort"))
+	else if (IS("exitthread"))
+		exit_from_thread(number(p));
+	else if (IS("abort"))
 		abort();
 	else if (IS("raise"))
 		raise(number(p));
@@ -511,24 +405,22 @@ static void word(struct place *p, const char *w)
 		execvp(args[0], args);
 		die(args[0], errno);
 	} else if (IS("close3"))
-		check("close_range", (int)syscall(SYS_close_range, 3u, ~0u, 0u));
+		close_descriptors();
 	else if (IS("ownfile"))
 		own_file(next(p));
-	else if (IS("block")) {
-		sigset_t set = signal_set();
-
-		pthread_sigmask(SIG_BLOCK, &set, NULL);
-	} else if (IS("selfsig"))
+	else if (IS("block"))
+		block_signals();
+	else if (IS("selfsig"))
 		signal_self(number(p));
-	else if (IS("mask")) {
-		print_signals("SigBlk:");
-		print_signals("SigIgn:");
-		print_signals("SigCgt:");
-	} else if (IS("nofds"))
+	else if (IS("mask"))
+		print_masks();
+	else if (IS("nofds"))
 		print_descriptors();
-	else if (IS("inject"))
-		inject(p);
-	else
+	else if (IS("inject")) {
+		const char *library = next(p);
+
+		inject(library, number(p));
+	} else
 		die(w, -1);
 }
 
