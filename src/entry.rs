@@ -53,7 +53,8 @@ pub struct Inside(bool);
 impl Inside {
     /// Enters; `None` when this thread is in our code already.
     pub fn enter() -> Option<Self> {
-        INSIDE.with(|inside| (!inside.replace(true)).then_some(Self(false)))
+        // Not `then_some`: a guard that is made and not given out would take the mark away.
+        INSIDE.with(|inside| (!inside.replace(true)).then(|| Self(false)))
     }
 
     /// Enters whether or not the thread is in our code already; the previous mark is restored.
@@ -115,6 +116,7 @@ mod tests {
         assert_eq!(guarded(1, || guarded(2, || 3)), 2);
         let _outer = Inside::enter();
         assert_eq!(barrier(0, || guarded(1, || 2)), 1);
+        assert!(super::is_inside(), "the inner refusal keeps the outer mark");
     }
 
     #[test]
