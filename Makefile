@@ -29,10 +29,10 @@ test-multi:
 microbenchmarks:
 	@scripts/not-yet $@ "the set of .cu programs"
 build-amd64:
-	@scripts/not-yet $@ "a build for release"
+	@scripts/build-release amd64
 build-arm64:
-	@scripts/not-yet $@ "a build for release"
+	@scripts/build-release arm64
 build-all:
-	@scripts/not-yet $@ "a build for release"
+	@scripts/build-release amd64 arm64
 docker-push:
-	@scripts/not-yet $@ "a container image"
+	@scripts/docker-push "$(IMAGE)"
