@@ -203,6 +203,8 @@ fn exports() {
         .collect();
     let expected = [
         "InitializeInjection",
+        "InitializeInjectionNvtx2",
+        "InitializeInjectionNvtxExtension",
         parcagpu_abi::status::SYMBOL,
         "__gmon_start__",
         "dlmopen",
