@@ -70,6 +70,15 @@ enum Phase {
     Failed,
 }
 
+/// Why CUPTI is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Somebody else begins to use it.
+    Begins,
+    /// Somebody who had it ends his use.
+    Ends,
+}
+
 /// See the module. Times are `CLOCK_MONOTONIC` ns.
 pub struct Machine {
     session: &'static Session,
@@ -79,7 +88,6 @@ pub struct Machine {
     next_rotation: u64,
     drain_until: u64,
     devices_known: bool,
-    turns: u32,
 }
 
 impl Machine {
@@ -94,7 +102,6 @@ impl Machine {
             next_rotation: 0,
             drain_until: 0,
             devices_known: false,
-            turns: 0,
         }
     }
 
@@ -154,7 +161,7 @@ impl Machine {
 
     /// Another part of the program is about to take CUPTI: gives it up, with no buffer of ours left
     /// inside. Runs on the thread that wants it.
-    pub fn step_aside(&mut self) {
+    pub fn step_aside(&mut self, turn: Turn) {
         let now = clock::monotonic_ns();
         let subscription = match std::mem::replace(&mut self.phase, Phase::Dormant) {
             Phase::Active(subscription) | Phase::Closing(subscription) => Some(subscription),
@@ -185,14 +192,16 @@ impl Machine {
         self.drain_until = 0;
         self.publish_buffers();
         self.phase = Phase::Yielded;
-        self.tell_yielded();
+        match turn {
+            Turn::Begins => self.tell_yielded(),
+            Turn::Ends => status::set_state(State::Yielded, "the program is leaving CUPTI"),
+        }
     }
 
-    fn tell_yielded(&mut self) {
-        self.turns += 1;
+    fn tell_yielded(&self) {
         let name = holder::name();
         status::set_text(&status::block().cupti_holder, &name);
-        let why = format!("CUPTI is held by {name} (turn {})", self.turns);
+        let why = format!("CUPTI is held by {name} (turn {})", holder::turns());
         errors::report(
             CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED as i32,
             "yield",

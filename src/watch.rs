@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::entry::{self, Inside};
 use crate::errors;
 use crate::hooks::holder;
-use crate::machine::Machine;
+use crate::machine::{Machine, Turn};
 use crate::nvtx::timer;
 
 /// Longest time a thread of the program that wants CUPTI tries for the machine.
@@ -82,10 +82,10 @@ fn with_machine(limit: Duration, act: impl FnOnce(&mut Option<Machine>)) -> bool
 
 /// Gives CUPTI up for another user, see [`Machine::step_aside`]. When the machine cannot be had in
 /// time, CUPTI will refuse that user; this is told.
-pub fn step_aside() {
+pub fn step_aside(turn: Turn) {
     let done = with_machine(STEP_ASIDE_LIMIT, |slot| {
         if let Some(machine) = slot {
-            machine.step_aside();
+            machine.step_aside(turn);
         }
     });
     if !done {

@@ -18,6 +18,7 @@ use crate::cupti::sys::{
     CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
 use crate::entry::{self, Inside};
+use crate::machine::Turn;
 use crate::{errors, session, watch};
 
 type Ptr = *mut c_void;
@@ -38,7 +39,17 @@ fn step_aside(user: *const c_void) -> Option<Wish> {
     entry::barrier(None, || {
         let _ours = Inside::nested();
         let wish = Wish::new(file_of(user).unwrap_or_else(|| PathBuf::from("a tool")));
-        watch::step_aside();
+        watch::step_aside(Turn::Begins);
+        Some(wish)
+    })
+}
+
+/// The same for a tool that is about to end its use of CUPTI.
+fn step_aside_at_end() -> Option<Wish> {
+    entry::barrier(None, || {
+        let _ours = Inside::nested();
+        let wish = Wish::of_the_last();
+        watch::step_aside(Turn::Ends);
         Some(wish)
     })
 }
@@ -124,7 +135,7 @@ pub unsafe fn unsubscribe(
     handle: SubscriberHandle,
 ) -> CUptiResult {
     let foreign = !is_ours() && holder::subscription().is_some();
-    let _wish = foreign.then(|| step_aside(handle.0));
+    let _wish = foreign.then(step_aside_at_end);
     // SAFETY: the caller's own call.
     let result = unsafe { original(handle) };
     if foreign && result == CUPTI_SUCCESS {
@@ -162,7 +173,7 @@ pub unsafe fn register_callbacks(
 /// As for the original.
 pub unsafe fn finalize(original: unsafe extern "C" fn() -> CUptiResult) -> CUptiResult {
     let foreign = !is_ours();
-    let _wish = foreign.then(|| step_aside(std::ptr::null()));
+    let _wish = foreign.then(step_aside_at_end);
     // SAFETY: the caller's own call.
     let result = unsafe { original() };
     if foreign {

@@ -53,6 +53,7 @@ static COMPLETE: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Calls of the program's on their way to CUPTI, for which we have gone already.
 static WISHES: AtomicU32 = AtomicU32::new(0);
+static TURNS: AtomicU32 = AtomicU32::new(0);
 static NAME: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// While it exists, CUPTI counts as held.
@@ -61,8 +62,17 @@ pub struct Wish(());
 impl Wish {
     /// The module `of` is about to ask for CUPTI.
     pub fn new(of: PathBuf) -> Self {
+        if !is_held() {
+            TURNS.fetch_add(1, Ordering::AcqRel);
+        }
         WISHES.fetch_add(1, Ordering::AcqRel);
         *NAME.lock().unwrap_or_else(|e| e.into_inner()) = Some(of);
+        Self(())
+    }
+
+    /// Who asked last is about to end what he does with CUPTI.
+    pub fn of_the_last() -> Self {
+        WISHES.fetch_add(1, Ordering::AcqRel);
         Self(())
     }
 }
@@ -71,6 +81,11 @@ impl Drop for Wish {
     fn drop(&mut self) {
         WISHES.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// How often CUPTI came to be held.
+pub fn turns() -> u32 {
+    TURNS.load(Ordering::Acquire)
 }
 
 /// The module that asked for CUPTI last.
