@@ -191,8 +191,9 @@ fn switching(kind: u32, on: bool, call: impl FnOnce() -> CUptiResult) -> CUptiRe
         return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     }
     let _wish = on.then(|| {
+        let wish = step_aside(switching_user());
         holder::switched(kind, true);
-        step_aside(switching_user())
+        wish
     });
     let result = call();
     // An attempt to switch on that failed has nothing on; whatever happened, off is off.
