@@ -31,7 +31,8 @@ fn same(lab: &Lab, case: &Case<'_>, launches: usize) -> String {
 #[test]
 fn programs_without_cuda() {
     let lab = lab();
-    let look = "env -u LD_PRELOAD -u MOCK_LOG -u _ | grep -v ^PARCAGPU_ | sort; ls /proc/$$/task | wc -l; \
+    let look = "env -u LD_PRELOAD -u MOCK_LOG -u _ | grep -v ^PARCAGPU_ | cut -d= -f1 | sort; \
+                env -u LD_PRELOAD -u MOCK_LOG -u _ | grep -v ^PARCAGPU_ | sort | cksum; ls /proc/$$/task | wc -l; \
                 grep -c libcu /proc/$$/maps; exit 3";
     for (program, arguments) in [
         ("true", vec![]),
@@ -86,14 +87,31 @@ sys.exit(5)
     );
 }
 
-/// A CUDA program finds its environment, and hands it on, as it was.
+/// In the environment of a CUDA program nothing changes but the two variables by which the driver and
+/// NVTX are asked to load us, and those only where the program has none.
 #[test]
 fn environment_of_a_cuda_program() {
     let lab = lab();
     let ways = compile(&lab, "interposer/ways.c", "ways", &[]);
-    let words = "environment open libcuda.so.1 environment init context launch 5 sync environment";
-    let output = same(&lab, &Case::new(&lab, ways, words).unlogged(), 5);
-    assert_eq!(output.matches("LD_LIBRARY_PATH=").count(), 3, "{output}");
+    let words = "environment open libcuda.so.1 init context launch 5 sync environment";
+    let case = Case::new(&lab, ways, words);
+    let with = case
+        .build(Mode::Preload)
+        .run(std::time::Duration::from_secs(20))
+        .ok();
+    let documented = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"]
+        .map(|name| format!("set: {name}={}", lab.library().display()));
+    let rest: Vec<&str> = with
+        .stdout
+        .lines()
+        .filter(|line| !documented.iter().any(|d| d == line))
+        .collect();
+    assert_eq!(rest, ["cuInit 0"], "{}", with.stdout);
+
+    let case = case
+        .env("CUDA_INJECTION64_PATH", "/there/is/none.so")
+        .env("NVTX_INJECTION64_PATH", "/there/is/none/either.so");
+    same(&lab, &case, 5);
 }
 
 /// The library does not claim shadow-stack support, as its hooks are not made for it.
@@ -165,4 +183,32 @@ fn preloaded_and_run() {
             );
         }
     }
+}
+
+/// A script between `run` and the program that puts another copy of the library in front: that one is
+/// in charge, and `run` says why its own sees nothing.
+#[test]
+fn another_copy_in_front_of_the_one_of_run() {
+    if !need::bpf("another_copy_in_front_of_the_one_of_run") {
+        return;
+    }
+    let lab = lab();
+    let ways = compile(&lab, "interposer/ways.c", "ways", &[]);
+    let script = format!(
+        "LD_LIBRARY_PATH={} LD_PRELOAD={}:$LD_PRELOAD exec {} open libcuda.so.1 init context launch 10 sync say done",
+        artefacts::sim().display(),
+        lab.library().display(),
+        ways.display()
+    );
+    let ended = lab
+        .parcagpu(&format!("run --lib {} --", lab.library().display()))
+        .args(["sh", "-c", script.as_str()])
+        .run(std::time::Duration::from_secs(20))
+        .ok();
+    assert_eq!(ended.stdout, "cuInit 0\ndone\n");
+    assert!(
+        ended.stderr.contains("all 10 launches") || ended.stderr.contains("another copy"),
+        "{}",
+        ended.stderr
+    );
 }

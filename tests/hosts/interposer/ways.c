@@ -18,7 +18,7 @@
  *   call NAME              call it with the arguments of a launch
  *   late FILE local|global dlopen another library; inject calls its InitializeInjection
  *   bad                    calls with arguments that the driver refuses; results printed
- *   env NAME, environment  what the program and what a child has in its environment
+ *   environment            what changed in the environment since the start
  *   sleep MS, gate, say TEXT
  */
 #include "cuda.h"
@@ -254,6 +254,39 @@ static void bad(void)
 	SHOW(cuda->cuLibraryLoadData(&out, unreadable, NULL, NULL, 0, NULL, NULL, 0));
 }
 
+extern char **environ;
+static char **at_start;
+
+static int contains(char **list, const char *variable)
+{
+	for (; *list; list++)
+		if (!strcmp(*list, variable))
+			return 1;
+	return 0;
+}
+
+static void keep_environment(void)
+{
+	int count = 0;
+
+	while (environ[count])
+		count++;
+	at_start = calloc(count + 1, sizeof *at_start);
+	for (int i = 0; i < count; i++)
+		at_start[i] = strdup(environ[i]);
+}
+
+/* What a child would find changed since the start. */
+static void environment(void)
+{
+	for (char **v = environ; *v; v++)
+		if (!contains(at_start, *v))
+			printf("set: %s\n", *v);
+	for (char **v = at_start; *v; v++)
+		if (!contains(environ, *v))
+			printf("gone: %s\n", *v);
+}
+
 static int is(const char *word, const char *what)
 {
 	return !strcmp(word, what);
@@ -341,10 +374,9 @@ static void run(const char *w)
 		printf("injected %d\n", inject());
 	} else if (is(w, "bad"))
 		bad();
-	else if (is(w, "environment")) {
-		fflush(stdout);
-		check("env", system("env -u MOCK_LOG -u LD_PRELOAD -u _ | grep -v -e ^PARCAGPU_ -e ^CUDA_INJECTION64_PATH | sort"));
-	} else if (is(w, "sleep"))
+	else if (is(w, "environment"))
+		environment();
+	else if (is(w, "sleep"))
 		pause_ms(number());
 	else if (is(w, "gate")) {
 		char line[64];
@@ -363,6 +395,7 @@ int main(int argc, char **argv)
 {
 	(void)argc;
 	words = argv + 1;
+	keep_environment();
 	while (*words)
 		run(next());
 	return 0;
