@@ -195,7 +195,7 @@ fn another_copy_in_front_of_the_one_of_run() {
     let lab = lab();
     let ways = compile(&lab, "interposer/ways.c", "ways", &[]);
     let script = format!(
-        "LD_LIBRARY_PATH={} LD_PRELOAD={}:$LD_PRELOAD exec {} open libcuda.so.1 init context launch 10 sync say done",
+        "LD_LIBRARY_PATH={} LD_PRELOAD={}:$LD_PRELOAD exec {} open libcuda.so.1 init context launch 10 sync sleep 1500 say done",
         artefacts::sim().display(),
         lab.library().display(),
         ways.display()
