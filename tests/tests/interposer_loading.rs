@@ -106,6 +106,33 @@ fn twice() {
     seen.launches(ours);
 }
 
+/// Opened and closed before it is used, itself and other copies, also at the same addresses.
+#[test]
+fn opened_and_closed_before() {
+    if !need::bpf("opened_and_closed_before") {
+        return;
+    }
+    let lab = lab();
+    let ways = ways(&lab);
+    let other = lab.file("other");
+    fs::create_dir(&other).unwrap();
+    fs::copy(driver(), other.join("libcuda.so.1")).unwrap();
+    let other = other.join("libcuda.so.1").display().to_string();
+    for before in [
+        format!("openclose {} 20", driver()),
+        format!("openclose {other} 20"),
+        format!(
+            "openclose {other} 1 openclose {} 1 openclose {other} 1",
+            driver()
+        ),
+    ] {
+        // One copy at a time is there; still, each takes the log's file as its own.
+        let words = format!("{before} open libcuda.so.1 {WORK}");
+        let seen = Case::new(&lab, &ways, &words).unlogged().check();
+        seen.launches(15).no_errors();
+    }
+}
+
 /// In a namespace of its own: as bare, whatever can be seen there.
 #[test]
 fn in_another_namespace() {

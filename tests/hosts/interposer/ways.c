@@ -3,6 +3,7 @@
  *
  *   open FILE | openlocal FILE | openglobal FILE | openthread FILE | openspace FILE
  *                          dlopen it (in these ways) and use it from now on
+ *   openclose FILE N       dlopen and dlclose it N times
  *   plugin FILE            dlopen it, and use what its plugin_library() gives
  *   linked                 (-DLINKED) use what the linker found
  *   byaddress FLAGS        look all functions up by cuGetProcAddress_v2, else cuGetProcAddress
@@ -311,7 +312,12 @@ static void run(const char *w)
 		use(dlopen(next(), RTLD_LAZY | RTLD_GLOBAL));
 	else if (is(w, "openthread"))
 		use(in_thread(open_it, (void *)next()));
-	else if (is(w, "openspace"))
+	else if (is(w, "openclose")) {
+		const char *file = next();
+
+		for (long n = number(); n > 0; n--)
+			check("dlclose", dlclose(must(dlopen(file, RTLD_NOW))));
+	} else if (is(w, "openspace"))
 		use(dlmopen(LM_ID_NEWLM, next(), RTLD_NOW));
 	else if (is(w, "plugin")) {
 		handle plugin = must(dlopen(next(), RTLD_NOW));
