@@ -87,11 +87,14 @@ fn start(options: &RunOptions, copy: &PrivateCopy) -> std::io::Result<Child> {
         preload.push(":");
         preload.push(others);
     }
+    // A tool that the user named keeps its place.
+    let nvtx = std::env::var_os("NVTX_INJECTION64_PATH").unwrap_or_else(|| copy.file().into());
     let rate = options.rate.unwrap_or(EVERY_LAUNCH);
     let graph_rate = options.graph_rate.or(options.rate).unwrap_or(EVERY_LAUNCH);
     Command::new(&options.command[0])
         .args(&options.command[1..])
         .env("LD_PRELOAD", preload)
+        .env("NVTX_INJECTION64_PATH", nvtx)
         .env("PARCAGPU_RATE_LIMIT", rate.to_string())
         .env("PARCAGPU_GRAPH_RATE_LIMIT", graph_rate.to_string())
         .spawn()

@@ -611,8 +611,8 @@ __attribute__((noinline)) int emit_nvtx_event(__u64 record, __u64 ids, __u64 sta
 	struct nvtx_event e = {};
 	__u64 message;
 
-	if (bpf_probe_read_user(e.body, sizeof(e.body), (const void *)record) ||
-	    bpf_probe_read_user(&message, sizeof(message), (const void *)(record + sizeof(e.body)))) {
+	// The pointer to the message stands where the length will.
+	if (bpf_probe_read_user(e.body, sizeof(e.body) + sizeof(message), (const void *)record)) {
 		lose_record(NVTX_EVENT_BATCH);
 		return 0;
 	}
@@ -621,6 +621,8 @@ __attribute__((noinline)) int emit_nvtx_event(__u64 record, __u64 ids, __u64 sta
 	e.h.tid = (__u32)ids;
 	e.h.time_ns = time_ns;
 	e.h.start_ns = start_ns;
+	message = *(__u64 *)&e.text_len;
+	e.pad = 0;
 	e.text_len = read_text(e.text, TEXT_MAX, message, &e.h.text_flags);
 	__u64 n = e.text_len & 0xff;
 	if (bpf_ringbuf_output(&events, &e, offsetof(struct nvtx_event, text) + n, flags))
