@@ -107,6 +107,7 @@ impl Machine {
 
     /// One look at consumers, and what is due.
     pub fn tick(&mut self) {
+        status::publish_counts();
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
@@ -215,6 +216,8 @@ impl Machine {
     pub fn finish(&mut self) {
         let subscribed = matches!(self.phase, Phase::Active(_) | Phase::Closing(_));
         self.session.set_active(false);
+        // Consumers read the last figures at the events of the last flush.
+        status::publish_counts();
         if subscribed || self.session.pool.outstanding() > 0 {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);

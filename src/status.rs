@@ -10,6 +10,7 @@ use parcagpu_abi::status::{State, Status, Text};
 
 use crate::clock;
 use crate::config::Config;
+use crate::sampling::counts::COUNTS;
 
 /// Read by consumers through `/proc/PID/mem`; found by its name in the dynamic symbol table.
 #[unsafe(no_mangle)]
@@ -46,6 +47,11 @@ pub fn set_state(state: State, reason: &str) {
     crate::debug_log!(1, "state {}: {reason}", state.name());
 }
 
+/// Brings the counters of launches up to date.
+pub fn publish_counts() {
+    COUNTS.publish(block());
+}
+
 /// Publishes the configuration in force.
 pub fn set_config(config: &Config) {
     let c = &block().config;
@@ -78,6 +84,7 @@ pub fn reset_in_child(started: bool) {
         for counter in &block.counters {
             counter.store(0, Ordering::Relaxed);
         }
+        COUNTS.reset();
         block.oldest_buffer_ns.store(0, Ordering::Relaxed);
         block.state.store(State::Stopped as u32, Ordering::Relaxed);
         // Another thread of the parent may have been in the middle of a text; the lock is its copy's

@@ -12,12 +12,12 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::Ordering;
 
 use parcagpu_abi::status::Counter;
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Monotonic};
 use super::correlation::Correlation;
+use super::counts::COUNTS;
 use super::deliver::Batch;
 use super::switch::{Activity, Generation, Refused, Switch};
 use crate::probes::{self, touch};
@@ -92,19 +92,7 @@ impl Kind {
 
     /// Takes a launch back that was counted as seen and turned out to be none.
     pub fn uncount(self) {
-        let counter = match self {
-            Self::Eager => Counter::EagerSeen,
-            Self::Graph => Counter::GraphSeen,
-        };
-        status::block().counters[counter as usize].fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn count(self, eager: Counter, graph: Counter) {
-        let counter = match self {
-            Self::Eager => eager,
-            Self::Graph => graph,
-        };
-        status::block().add(counter, 1);
+        COUNTS.void(self);
     }
 }
 
@@ -129,12 +117,12 @@ impl Sampler {
     /// A launch is about to go to the driver: whether it is sampled, and in which on-period. The
     /// switch is joined then, until [`Switch::leave`].
     pub fn take(&self, kind: Kind, activity: &impl Activity) -> Option<Generation> {
-        kind.count(Counter::EagerSeen, Counter::GraphSeen);
         let rate = self.rate_of(kind);
-        if !kind.with_bucket(|bucket| bucket.take(clock::monotonic_ns(), rate)) {
-            kind.count(Counter::EagerRefused, Counter::GraphRefused);
+        if !kind.with_bucket(|bucket| bucket.take(&Monotonic, rate)) {
+            COUNTS.refuse(kind);
             return None;
         }
+        COUNTS.admit(kind);
         match self.switch.join(activity) {
             Ok(generation) => Some(generation),
             Err(refused) => {
@@ -209,9 +197,7 @@ impl Sampler {
     }
 
     fn announce(&self, launch: Launch, name: *const c_char) {
-        launch
-            .kind
-            .count(Counter::EagerSampled, Counter::GraphSampled);
+        COUNTS.announced(launch.kind, clock::coarse_ns(), status::block());
         if probes::cuda_correlation::enabled() {
             // SAFETY: CUPTI's names are terminated strings.
             unsafe { touch::string(name) };
