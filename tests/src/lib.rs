@@ -7,6 +7,7 @@
 //! * [`artefacts`]: where the built files are
 //! * [`lab`], [`program`]: programs under the library, with a watchdog
 //! * [`compare`], [`mock_log`]: what a program did, and whether it did the same without the library
+//! * [`drivers`]: the simulated driver with functions missing or changed
 //! * [`hosts`]: programs that a suite compiles for itself
 //! * [`trace`]: events as `parcagpu trace --json` prints them
 //! * [`agent`]: events as Parca's agent would read them, by a BPF program of ours
@@ -18,6 +19,7 @@ pub mod agent;
 pub mod artefacts;
 pub mod block;
 pub mod compare;
+pub mod drivers;
 pub mod hosts;
 pub mod lab;
 pub mod mock_log;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use parcagpu_tests::artefacts::sim;
-use parcagpu_tests::hosts::{Case, Consumer, compile, driver_without, lab};
+use parcagpu_tests::drivers::driver_without;
+use parcagpu_tests::hosts::{Case, Consumer, compile, lab};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use parcagpu_abi::status::State;
 use parcagpu_tests::block;
-use parcagpu_tests::hosts::{BODY, Case, compile, driver_with_code, engine, lab};
+use parcagpu_tests::drivers::{BODY, driver_with_code};
+use parcagpu_tests::hosts::{Case, compile, engine, lab};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 
