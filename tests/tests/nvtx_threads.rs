@@ -1,0 +1,269 @@
+//! Threads, forks, and the thread of ours that looks at batches.
+
+mod nvtx_common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nvtx_common::{INJECTION, SHORT, at_first_gate, attach, injected, names, program, ready, said};
+use parcagpu_tests::lab::Lab;
+use parcagpu_tests::program::Running;
+use serde_json::Value;
+
+/// Names of the threads of a process.
+fn threads(pid: u32) -> Vec<String> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+        .map(|name| name.trim().to_owned())
+        .collect()
+}
+
+fn ours(running: &Running) -> usize {
+    threads(running.pid())
+        .iter()
+        .filter(|n| *n == "parcagpu")
+        .count()
+}
+
+#[track_caller]
+fn within(limit: Duration, what: &str, holds: impl Fn() -> bool) -> Duration {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    began.elapsed()
+}
+
+#[test]
+fn without_cuda_our_thread_lives_while_somebody_listens() {
+    let Some(wheels) = ready("without_cuda_our_thread_lives_while_somebody_listens") else {
+        return;
+    };
+    let lab = Lab::new();
+    let idle = program(&lab, &wheels, "idle.c");
+    let mut running = at_first_gate(injected(&lab, idle));
+    assert_eq!(
+        threads(running.pid()).len(),
+        1,
+        "{:?}",
+        threads(running.pid())
+    );
+
+    let trace = attach(&lab);
+    assert_eq!(ours(&running), 0, "no event has seen the consumer");
+    running.open_gate(1);
+    // The program sleeps at its next gate; its batch is flushed all the same, and late names come.
+    within(Duration::from_secs(10), "everything is told", || {
+        let events = trace.so_far();
+        said(&events).len() == 2 && names(&events).len() == 2
+    });
+    assert_eq!(ours(&running), 1);
+    let events = trace.so_far();
+    let story: Vec<_> = said(&events)
+        .iter()
+        .map(|s| (s.kind.clone(), s.domain.clone(), s.message.clone()))
+        .collect();
+    let line = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+    assert_eq!(
+        story,
+        [
+            line("push", "", "then it sleeps"),
+            line("mark", "early domain", "in the domain")
+        ]
+    );
+    let pid = u64::from(running.pid());
+    let thread = names(&events).remove(&("os_thread".to_owned(), pid));
+    assert_eq!(thread.as_deref(), Some("early thread"));
+    for event in events.iter().filter(|e| e["probe"] == "nvtx_event_batch") {
+        let age = event["time_ns"].as_u64().unwrap() - event["timestamp_ns"].as_u64().unwrap();
+        // The promise is 100 ms; the rest is this machine's.
+        assert!(
+            (90..400).contains(&(age / 1_000_000)),
+            "flushed at an age of {age} ns"
+        );
+    }
+
+    trace.end();
+    within(Duration::from_secs(1), "our thread is gone", || {
+        ours(&running) == 0
+    });
+    running.open_gate(2);
+    running.wait_gate(3);
+    assert_eq!(
+        threads(running.pid()).len(),
+        1,
+        "{:?}",
+        threads(running.pid())
+    );
+
+    // And again.
+    let trace = attach(&lab);
+    running.open_gate(3);
+    within(
+        Duration::from_secs(5),
+        "the second consumer is told",
+        || said(&trace.so_far()).len() == 2,
+    );
+    assert_eq!(ours(&running), 1);
+    drop(running);
+    trace.end();
+}
+
+#[test]
+fn nobody_listens_and_nothing_happens() {
+    let Some(wheels) = ready("nobody_listens_and_nothing_happens") else {
+        return;
+    };
+    let lab = Lab::new();
+    let storm = program(&lab, &wheels, "storm.c");
+    let quiet = injected(&lab, storm).words("8 1 50 5").start();
+    within(Duration::from_secs(5), "the storm blows", || {
+        threads(quiet.pid()).len() > 4
+    });
+    assert_eq!(ours(&quiet), 0);
+    quiet.wait(SHORT).ok();
+}
+
+/// What each process said it did: pairs of pushes and pops, and of starts and ends.
+fn done(stdout: &str) -> HashMap<u64, (u64, u64)> {
+    stdout
+        .lines()
+        .map(|line| {
+            let n: Vec<u64> = line
+                .split(' ')
+                .map(|n| n.parse().expect("a number"))
+                .collect();
+            (n[0], (n[1], n[2]))
+        })
+        .collect()
+}
+
+/// Every pair of every thread is there, in order, and nothing else.
+#[track_caller]
+fn check_pairs(events: &[Value], done: &HashMap<u64, (u64, u64)>) {
+    let mut found: HashMap<u64, (u64, u64)> = HashMap::new();
+    let mut stacks: HashMap<(u64, u64), Vec<String>> = HashMap::new();
+    let mut open: HashMap<(u64, u64), u64> = HashMap::new();
+    for s in said(events) {
+        let stack = stacks.entry((s.pid, s.thread)).or_default();
+        let counts = found.entry(s.pid).or_default();
+        match s.kind.as_str() {
+            "push" => stack.push(s.message),
+            "pop" => {
+                let name = stack
+                    .pop()
+                    .unwrap_or_else(|| panic!("a pop without push: {s:?}"));
+                assert_eq!(
+                    name == "inner",
+                    stack.len() == 1,
+                    "{name} at depth {}",
+                    stack.len()
+                );
+                counts.0 += 1;
+            }
+            "start" => assert_eq!(open.insert((s.pid, s.range), s.thread), None, "an id twice"),
+            "end" => {
+                assert_eq!(open.remove(&(s.pid, s.range)), Some(s.thread));
+                counts.1 += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(stacks.values().all(Vec::is_empty), "pushes without pop");
+    assert!(open.is_empty(), "starts without end");
+    assert_eq!(&found, done);
+}
+
+#[test]
+fn no_pair_is_lost_in_a_storm_of_threads_and_forks() {
+    let Some(wheels) = ready("no_pair_is_lost_in_a_storm_of_threads_and_forks") else {
+        return;
+    };
+    let lab = Lab::new();
+    let storm = program(&lab, &wheels, "storm.c");
+    let library = lab.library();
+    let options = format!("--ring-mib 256 --lib {}", library.display());
+    let trace = parcagpu_tests::trace::Trace::attach_with(&lab, &[], &options);
+    // The pause keeps the reader of a shared machine in sight.
+    let ended = injected(&lab, storm)
+        .words("64 3 4000 40")
+        .run(Duration::from_secs(30))
+        .ok();
+    let events = trace.end();
+    assert!(
+        events.stderr.contains("0 events dropped"),
+        "{}",
+        events.stderr
+    );
+    let done = done(&ended.stdout);
+    assert_eq!(done.len(), 41, "{}", ended.stdout);
+    check_pairs(&events.all, &done);
+    assert_eq!(events.errors(), []);
+}
+
+#[test]
+fn threads_that_end_at_once_are_heard() {
+    let Some(wheels) = ready("threads_that_end_at_once_are_heard") else {
+        return;
+    };
+    let lab = Lab::new();
+    let storm = program(&lab, &wheels, "storm.c");
+    let trace = attach(&lab);
+    // No time for any timer: what the ends of threads and of the process flush is all there is.
+    let ended = injected(&lab, storm).words("4 0.02 0 1").run(SHORT).ok();
+    let events = trace.end();
+    check_pairs(&events.all, &done(&ended.stdout));
+}
+
+#[test]
+fn consumers_come_and_go_in_a_storm() {
+    let Some(wheels) = ready("consumers_come_and_go_in_a_storm") else {
+        return;
+    };
+    let lab = Lab::new();
+    let storm = program(&lab, &wheels, "storm.c");
+    let mut running = injected(&lab, storm).words("16 20 200 10").start();
+    let mut told = 0;
+    while told < 5 {
+        let trace = attach(&lab);
+        std::thread::sleep(Duration::from_millis(150));
+        if told % 2 == 0 {
+            trace.kill();
+        } else {
+            assert!(!said(&trace.end().all).is_empty());
+            assert!(running.runs(), "it was to last longer");
+        }
+        told += 1;
+    }
+    running.wait(Duration::from_secs(30)).ok();
+}
+
+#[test]
+fn switched_off_it_serves_nothing() {
+    let Some(wheels) = ready("switched_off_it_serves_nothing") else {
+        return;
+    };
+    let lab = Lab::new();
+    let every = program(&lab, &wheels, "every.c");
+    let trace = attach(&lab);
+    let off = injected(&lab, &every)
+        .env("PARCAGPU_DISABLE", "1")
+        .run(SHORT)
+        .ok();
+    // Another tool's name in the variable: we are not even loaded.
+    let other = injected(&lab, &every)
+        .env(INJECTION, "/nonexistent.so")
+        .run(SHORT)
+        .ok();
+    let events = trace.end();
+    assert_eq!(events.all, Vec::<Value>::new());
+    assert!(off.stdout.contains("resource 0"), "{}", off.stdout);
+    assert_eq!(off.stderr, "");
+    assert!(other.stdout.contains("plain -2 -2"), "{}", other.stdout);
+}
