@@ -47,7 +47,7 @@ pub fn look(limit: Duration) -> Duration {
     }
 }
 
-/// Somebody listens: sees to it that a thread looks.
+/// Somebody listens: sees to it that a thread looks. The event that begins it tells all names.
 #[inline]
 pub fn ensure() {
     if !BY_SESSION.load(Ordering::Relaxed) && !BY_OURS.load(Ordering::Relaxed) {
@@ -61,6 +61,8 @@ fn start() {
     if process::is_ending() || now < RETRY_AT.load(Ordering::Relaxed) || !claim() {
         return;
     }
+    // The program may end before a thread looks.
+    names::replay();
     let started = watch::without_signals(|| {
         std::thread::Builder::new()
             .name("parcagpu".to_owned())
