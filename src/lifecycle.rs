@@ -41,8 +41,12 @@ pub fn is_off() -> bool {
             status::set_state(State::Stopped, "switched off by PARCAGPU_DISABLE");
             return true;
         }
-        // SAFETY: a terminated name; RTLD_DEFAULT is always open.
-        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"parcagpu_status".as_ptr()) };
+        // Not RTLD_DEFAULT: linked with -Bsymbolic, we are looked into first when we ask.
+        // SAFETY: the program's own handle, which is always open, and a terminated name.
+        let first = unsafe {
+            let program = libc::dlopen(std::ptr::null(), libc::RTLD_LAZY);
+            libc::dlsym(program, c"parcagpu_status".as_ptr())
+        };
         let ours: *const Status = status::block();
         let other = !first.is_null() && !std::ptr::addr_eq(first, ours);
         if other {

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use super::sys::{CUDA_SUCCESS, CUresult, CUstream, CUuuid, STREAM_CAPTURE_STATUS_NONE};
 
+/// `cuGetProcAddress_v2`; its predecessor has the first four arguments and reads no more.
 type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> CUresult;
 type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> CUresult;
@@ -56,7 +57,8 @@ impl Driver {
                 get_version: symbol(handle, c"cuDriverGetVersion"),
                 is_capturing: symbol(handle, c"cuStreamIsCapturing"),
                 is_capturing_ptsz: symbol(handle, c"cuStreamIsCapturing_ptsz"),
-                get_proc_address: symbol(handle, c"cuGetProcAddress_v2"),
+                get_proc_address: symbol(handle, c"cuGetProcAddress_v2")
+                    .or_else(|| symbol(handle, c"cuGetProcAddress")),
                 device_count: symbol(handle, c"cuDeviceGetCount"),
                 device_get: symbol(handle, c"cuDeviceGet"),
                 current_device: symbol(handle, c"cuCtxGetDevice"),

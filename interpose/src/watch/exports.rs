@@ -22,8 +22,12 @@ pub(crate) fn real_dlmopen() -> *const () {
 
 /// The `__gmon_start__` that libraries loaded by name from now on will call.
 pub(super) fn bound_init_call() -> usize {
-    // SAFETY: a look-up by name in the program's global scope.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__gmon_start__".as_ptr()).addr() }
+    // Not RTLD_DEFAULT: a library linked with -Bsymbolic is looked into first when it asks.
+    // SAFETY: the program's own handle, which is always open, and a look-up by name in its scope.
+    unsafe {
+        let program = libc::dlopen(std::ptr::null(), libc::RTLD_LAZY);
+        libc::dlsym(program, c"__gmon_start__".as_ptr()).addr()
+    }
 }
 
 /// Fails as a `dlmopen` that found nothing.
