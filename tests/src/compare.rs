@@ -10,7 +10,8 @@ use crate::program::{Ended, Program};
 
 /// Queries of the driver that the library makes itself: they change nothing. What the host program
 /// does depends on none of them.
-const QUERIES: [&str; 8] = [
+const QUERIES: [&str; 9] = [
+    "cuGetProcAddress",
     "cuGetProcAddress_v2",
     "cuDriverGetVersion",
     "cuStreamIsCapturing",
