@@ -13,7 +13,7 @@ const CHUNK: usize = 64;
 /// What is counted; its own loop is two instructions or so a turn.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn measured(program: &Program, graph: bool, n: usize) {
+pub fn measured(program: &Program, graph: bool, n: usize) {
     for _ in 0..n {
         if graph {
             program.launch_graph();
@@ -26,7 +26,7 @@ pub extern "C" fn measured(program: &Program, graph: bool, n: usize) {
 /// What is counted where records are walked.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn measured_walk(buffer: Buffer) {
+pub fn measured_walk(buffer: Buffer) {
     buffer.complete();
 }
 

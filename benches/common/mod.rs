@@ -227,12 +227,20 @@ impl Buffer {
             record.correlation_id = first + i as u32;
             record.name = c"kernel".as_ptr();
             if announced {
-                session.sampler.correlation.begin(record.correlation_id, false);
+                session
+                    .sampler
+                    .correlation
+                    .begin(record.correlation_id, false);
                 session.sampler.correlation.announce(record.correlation_id);
             }
             assert!((i + 1) * RECORD_SIZE <= size);
             // SAFETY: within the buffer, as just said; 8-aligned.
-            unsafe { start.add(i * RECORD_SIZE).cast::<KernelRecord>().write(record) };
+            unsafe {
+                start
+                    .add(i * RECORD_SIZE)
+                    .cast::<KernelRecord>()
+                    .write(record)
+            };
         }
         Self {
             start,
