@@ -192,7 +192,7 @@ fn no_pair_is_lost_in_a_storm_of_threads_and_forks() {
     let trace = parcagpu_tests::trace::Trace::attach_with(&lab, &[], &options);
     // The pause keeps the reader of a shared machine in sight.
     let ended = injected(&lab, storm)
-        .words("64 3 4000 40")
+        .words("64 2 10000 40")
         .run(Duration::from_secs(30))
         .ok();
     let events = trace.end();
@@ -228,7 +228,7 @@ fn consumers_come_and_go_in_a_storm() {
     };
     let lab = Lab::new();
     let storm = program(&lab, &wheels, "storm.c");
-    let mut running = injected(&lab, storm).words("16 20 200 10").start();
+    let mut running = injected(&lab, storm).words("16 12 20000 10").start();
     let mut told = 0;
     while told < 5 {
         let trace = attach(&lab);
