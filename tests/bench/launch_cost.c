@@ -1,15 +1,19 @@
 /*
  * What one launch call costs the thread that makes it, in ns: the median over chunks of calls, timed
  * back to back. The stream is empty when a chunk begins and a chunk is shorter than its queue, so no
- * call waits for the GPU. Prints one JSON object; see --help. Nothing of CUDA is needed to build.
+ * call waits for the GPU. With several threads: time by launches of all of them. Prints one JSON object;
+ * see --help. Nothing of CUDA is needed to build.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
@@ -26,6 +30,9 @@ typedef struct CUgraphExec_st *CUgraphExec;
 	F(cuCtxSetCurrent, (void *context)) \
 	F(cuModuleLoadData, (void **module, const void *image)) \
 	F(cuModuleGetFunction, (CUfunction *function, void *module, const char *name)) \
+	F(cuLibraryLoadData, (void **library, const void *code, void *jit, void *jit_values, unsigned jit_count, void *options, \
+		void **values, unsigned count)) \
+	F(cuLibraryGetKernel, (void **kernel, void *library, const char *name)) \
 	F(cuStreamCreate, (CUstream *stream, unsigned flags)) \
 	F(cuStreamSynchronize, (CUstream stream)) \
 	F(cuLaunchKernel, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
@@ -40,23 +47,37 @@ FUNCTIONS(DECLARE)
 
 #define EAGER_CHUNK 256
 #define GRAPH_CHUNK 32
-#define WARM_UP_CHUNKS 4
+#define CHUNKS_MAX 100000
+#define ROWS_MAX 16
+#define THREADS_MAX 256
+#define GATE_PAUSE_US 10000
 
 static const char PTX[] =
 	".version 6.3\n.target sm_75\n.address_size 64\n"
 	".visible .entry empty_kernel()\n{\n\tret;\n}\n";
 
 static const char USAGE[] =
-	"usage: launch_cost [--kind eager|graph:N|both] [--chunks N] [--seconds S]\n"
-	"  --kind     eager: cuLaunchKernel; graph:N: cuGraphLaunch of N kernels; both: eager and graph:10 (default)\n"
-	"  --chunks   of 256 calls (graphs: 32) per kind (400)\n"
-	"  --seconds  at most that long per kind (10)\n"
+	"usage: launch_cost [--rows ROW,...] [--seconds S] [--gate] [--check]\n"
+	"  --rows     what is measured, in this order (driver,graph:10):\n"
+	"             runtime    cudaLaunchKernel, of the libcudart.so that the loader finds; null when there is none\n"
+	"             driver     cuLaunchKernel\n"
+	"             graph:N    cuGraphLaunch of N kernels\n"
+	"             threads:N  cuLaunchKernel from N threads with a stream each: time of all by launches of all\n"
+	"  --seconds  per row, a decimal (0.5)\n"
+	"  --gate     print {\"ready\":true} and go on launching now and then until a line comes on stdin, then measure\n"
 	"  --check    only say which GPU there is\n"
 	"Exit status: 0, 1 a call failed, 2 wrong use, 3 no driver or no GPU\n";
 
+struct size {
+	unsigned x, y, z;
+};
+
 static CUfunction kernel;
+static void *runtime_kernel;
+static int (*runtime_launch)(const void *kernel, struct size grid, struct size block, void **params, size_t shared, CUstream stream);
 static CUstream stream;
 static CUgraphExec exec;
+static void *context;
 
 static void check(int result, const char *call)
 {
@@ -91,9 +112,32 @@ static void load_driver(void)
 	}
 }
 
+/* A kernel of the driver's library API is one for the runtime as well (CUDA 12.1 and later). */
+static int load_runtime(void)
+{
+	static const char *const NAMES[] = { "libcudart.so.13", "libcudart.so.12", "libcudart.so" };
+	void *library = NULL, *code;
+	for (size_t at = 0; !library && at < sizeof NAMES / sizeof *NAMES; at++)
+		library = dlopen(NAMES[at], RTLD_NOW);
+	if (!library)
+		return 0;
+	*(void **)&runtime_launch = dlsym(library, "cudaLaunchKernel");
+	if (!runtime_launch)
+		return 0;
+	CHECK(cuLibraryLoadData(&code, PTX, NULL, NULL, 0, NULL, NULL, 0));
+	CHECK(cuLibraryGetKernel(&runtime_kernel, code, "empty_kernel"));
+	return 1;
+}
+
 static void launch_kernel(void)
 {
 	CHECK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+}
+
+static void launch_by_runtime(void)
+{
+	static const struct size ONE = { 1, 1, 1 };
+	CHECK(runtime_launch(runtime_kernel, ONE, ONE, NULL, 0, stream));
 }
 
 static void launch_graph(void)
@@ -125,27 +169,72 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Median ns per call; `chunks` becomes the number that were timed. */
-static double median_cost(void (*launch)(void), int calls, int *chunks, double seconds)
+/* Median ns per call; the first tenth of the time is not counted. */
+static double median_cost(void (*launch)(void), int calls, double seconds)
 {
-	double *cost = calloc((size_t)*chunks, sizeof *cost), end = now_ns() + seconds * 1e9;
+	static double cost[CHUNKS_MAX];
+	double begin = now_ns(), counted = begin + seconds * 1e8, end = begin + seconds * 1e9;
 	int timed = 0;
-	for (int chunk = -WARM_UP_CHUNKS; chunk < *chunks && (timed == 0 || now_ns() < end); chunk++) {
+	for (double now = begin; (now < end || timed == 0) && timed < CHUNKS_MAX; now = now_ns()) {
 		CHECK(cuStreamSynchronize(stream));
-		double begin = now_ns();
+		double start = now_ns();
 		for (int call = 0; call < calls; call++)
 			launch();
-		double took = now_ns() - begin;
-		if (chunk >= 0)
+		double took = now_ns() - start;
+		if (start >= counted)
 			cost[timed++] = took / calls;
 	}
 	CHECK(cuStreamSynchronize(stream));
 	qsort(cost, (size_t)timed, sizeof *cost, ascending);
-	double median = (cost[timed / 2] + cost[(timed - 1) / 2]) / 2;
-	free(cost);
-	*chunks = timed;
-	return median;
+	return (cost[timed / 2] + cost[(timed - 1) / 2]) / 2;
 }
+
+/* ---- several threads ---- */
+
+static pthread_barrier_t start_line;
+static volatile int stop;
+
+static void *launch_all_the_time(void *data)
+{
+	long *launches = data, done = 0;
+	CUstream own;
+	CHECK(cuCtxSetCurrent(context));
+	CHECK(cuStreamCreate(&own, 1));
+	pthread_barrier_wait(&start_line);
+	while (!stop) {
+		for (int call = 0; call < EAGER_CHUNK; call++)
+			CHECK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, own, NULL, NULL));
+		done += EAGER_CHUNK;
+		CHECK(cuStreamSynchronize(own));
+	}
+	*launches = done;
+	return NULL;
+}
+
+static double cost_of_threads(int count, double seconds)
+{
+	pthread_t threads[THREADS_MAX];
+	/* Each far from the next: counters of different threads share no cache line. */
+	static long launches[THREADS_MAX][16];
+	stop = 0;
+	CHECK(pthread_barrier_init(&start_line, NULL, (unsigned)count + 1));
+	for (int at = 0; at < count; at++)
+		CHECK(pthread_create(&threads[at], NULL, launch_all_the_time, launches[at]));
+	pthread_barrier_wait(&start_line);
+	double begin = now_ns();
+	usleep((useconds_t)(seconds * 1e6));
+	stop = 1;
+	long all = 0;
+	for (int at = 0; at < count; at++) {
+		CHECK(pthread_join(threads[at], NULL));
+		all += launches[at][0];
+	}
+	double took = now_ns() - begin;
+	pthread_barrier_destroy(&start_line);
+	return took / (double)all;
+}
+
+/* ---- what is told ---- */
 
 /* Whether our library is mapped here, by any name that it is copied to. */
 static int is_profiled(void)
@@ -160,6 +249,11 @@ static int is_cupti(struct dl_phdr_info *object, size_t size, void *data)
 	return strstr(object->dlpi_name, "/libcupti.so") != NULL;
 }
 
+static const char *truth(int value)
+{
+	return value ? "true" : "false";
+}
+
 static void describe(void)
 {
 	char name[128] = "?";
@@ -169,73 +263,155 @@ static void describe(void)
 	for (char *c = name; *c; c++)
 		if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
 			*c = '?';
-	printf("{\"gpu\":\"%s\",\"cuda\":\"%d.%d\",\"profiled\":%s", name, version / 1000, version % 1000 / 10,
-	       is_profiled() ? "true" : "false");
+	printf("{\"gpu\":\"%s\",\"cuda\":\"%d.%d\",\"profiled\":%s", name, version / 1000, version % 1000 / 10, truth(is_profiled()));
 }
 
-static int positive(const char *text)
+static long resident_kib(void)
+{
+	char line[256];
+	long kib = -1;
+	FILE *file = fopen("/proc/self/status", "r");
+	while (file && fgets(line, sizeof line, file))
+		if (sscanf(line, "VmRSS: %ld", &kib) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return kib;
+}
+
+/* Consumers come and go meanwhile. */
+static void wait_at_gate(void)
+{
+	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+	puts("{\"ready\":true}");
+	fflush(stdout);
+	make_graph(10);
+	while (poll(&input, 1, 0) == 0) {
+		launch_kernel();
+		launch_graph();
+		CHECK(cuStreamSynchronize(stream));
+		usleep(GATE_PAUSE_US);
+	}
+}
+
+static int number(const char *text, int most)
 {
 	char *end;
 	long value = strtol(text, &end, 10);
-	if (end == text || *end || value < 1 || value > 1000000) {
-		fprintf(stderr, "launch_cost: not a number from 1 to 1000000: %s\n", text);
+	if (end == text || *end || value < 1 || value > most) {
+		fprintf(stderr, "launch_cost: not a number from 1 to %d: %s\n", most, text);
 		exit(2);
 	}
 	return (int)value;
 }
 
+struct row {
+	const char *name;
+	enum { RUNTIME, DRIVER, GRAPH, THREADS } kind;
+	int count;
+};
+
+static struct row row_of(const char *name)
+{
+	struct row row = { .name = name };
+	if (strcmp(name, "runtime") == 0)
+		row.kind = RUNTIME;
+	else if (strcmp(name, "driver") == 0)
+		row.kind = DRIVER;
+	else if (strncmp(name, "graph:", 6) == 0)
+		row.kind = GRAPH, row.count = number(name + 6, 10000);
+	else if (strncmp(name, "threads:", 8) == 0)
+		row.kind = THREADS, row.count = number(name + 8, THREADS_MAX);
+	else {
+		fprintf(stderr, "launch_cost: no such row: %s\n", name);
+		exit(2);
+	}
+	return row;
+}
+
+static void measure(struct row row, double seconds)
+{
+	double cost = 0;
+	switch (row.kind) {
+	case RUNTIME:
+		if (!load_runtime()) {
+			printf("\"%s\":null", row.name);
+			return;
+		}
+		cost = median_cost(launch_by_runtime, EAGER_CHUNK, seconds);
+		break;
+	case DRIVER:
+		cost = median_cost(launch_kernel, EAGER_CHUNK, seconds);
+		break;
+	case GRAPH:
+		make_graph(row.count);
+		/* A large graph runs longer than it takes to launch it. */
+		cost = median_cost(launch_graph, row.count > 10 ? GRAPH_CHUNK / 4 : GRAPH_CHUNK, seconds);
+		break;
+	case THREADS:
+		cost = cost_of_threads(row.count, seconds);
+		break;
+	}
+	printf("\"%s\":%.1f", row.name, cost);
+}
+
 int main(int argc, char **argv)
 {
-	int chunks = 400, eager = 1, nodes = 10, only_check = 0;
-	double seconds = 10;
+	char names[256] = "driver,graph:10";
+	struct row rows[ROWS_MAX];
+	int count = 0, gate = 0, only_check = 0;
+	double seconds = 0.5;
 	for (int at = 1; at < argc; at++) {
-		const char *option = argv[at], *value = at + 1 < argc ? argv[at + 1] : "";
+		const char *option = argv[at];
 		if (strcmp(option, "--check") == 0) {
 			only_check = 1;
-			continue;
-		}
-		at++;
-		if (strcmp(option, "--chunks") == 0) {
-			chunks = positive(value);
-		} else if (strcmp(option, "--seconds") == 0) {
-			seconds = positive(value);
-		} else if (strcmp(option, "--kind") == 0 && strcmp(value, "eager") == 0) {
-			nodes = 0;
-		} else if (strcmp(option, "--kind") == 0 && strncmp(value, "graph:", 6) == 0) {
-			eager = 0;
-			nodes = positive(value + 6);
-		} else if (strcmp(option, "--kind") != 0 || strcmp(value, "both") != 0) {
+		} else if (strcmp(option, "--gate") == 0) {
+			gate = 1;
+		} else if (strcmp(option, "--seconds") == 0 && at + 1 < argc) {
+			seconds = atof(argv[++at]);
+		} else if (strcmp(option, "--rows") == 0 && at + 1 < argc && strlen(argv[at + 1]) < sizeof names) {
+			strcpy(names, argv[++at]);
+		} else {
 			fputs(USAGE, stderr);
 			return 2;
 		}
 	}
+	if (seconds < 0.001 || seconds > 60) {
+		fputs("launch_cost: --seconds takes 0.001 to 60\n", stderr);
+		return 2;
+	}
+	for (char *name = strtok(names, ","); name; name = strtok(NULL, ",")) {
+		if (count == ROWS_MAX) {
+			fputs("launch_cost: too many rows\n", stderr);
+			return 2;
+		}
+		rows[count++] = row_of(name);
+	}
 
 	load_driver();
-	describe();
 	if (only_check) {
+		describe();
 		puts("}");
 		return 0;
 	}
 	int device;
-	void *context, *module;
+	void *module;
 	CHECK(cuDeviceGet(&device, 0));
 	CHECK(cuDevicePrimaryCtxRetain(&context, device));
 	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuModuleLoadData(&module, PTX));
 	CHECK(cuModuleGetFunction(&kernel, module, "empty_kernel"));
 	CHECK(cuStreamCreate(&stream, 1));
-	if (eager) {
-		int timed = chunks;
-		double cost = median_cost(launch_kernel, EAGER_CHUNK, &timed, seconds);
-		printf(",\"eager_ns\":%.1f,\"eager_chunks\":%d", cost, timed);
+	if (gate)
+		wait_at_gate();
+	describe();
+	printf(",\"rows\":{");
+	for (int at = 0; at < count; at++) {
+		if (at)
+			putchar(',');
+		measure(rows[at], seconds);
 	}
-	if (nodes) {
-		int timed = chunks;
-		make_graph(nodes);
-		double cost = median_cost(launch_graph, GRAPH_CHUNK, &timed, seconds);
-		printf(",\"graph_ns\":%.1f,\"graph_chunks\":%d,\"graph_nodes\":%d", cost, timed, nodes);
-	}
-	printf(",\"cupti\":%s}\n", dl_iterate_phdr(is_cupti, NULL) ? "true" : "false");
+	printf("},\"rss_kib\":%ld,\"cupti\":%s}\n", resident_kib(), truth(dl_iterate_phdr(is_cupti, NULL)));
 	CHECK(cuDevicePrimaryCtxRelease_v2(device));
 	return 0;
 }

@@ -1,21 +1,14 @@
-"""Paired ratios of launch costs: their median and a 95 % interval that assumes nothing about the spread."""
+"""Ratios to bare within rounds: their median and a 95 % interval that assumes nothing about the spread."""
 
 import math
 
-STATES = ("bare", "idle", "consumer")
-ORDERS = (
-    ("bare", "idle", "consumer"),
-    ("consumer", "bare", "idle"),
-    ("idle", "consumer", "bare"),
-    ("consumer", "idle", "bare"),
-    ("bare", "consumer", "idle"),
-    ("idle", "bare", "consumer"),
-)
 
-
-def order_of(pair):
-    """The order in which pair number `pair` runs its states: each order as often as any other."""
-    return ORDERS[pair % len(ORDERS)]
+def order_of(number, states):
+    """The order in which round `number` runs its states: over 2 * n rounds each of the n states is at each
+    place twice, and each comes before each other as often as after it."""
+    turn = number % len(states)
+    order = [*states[turn:], *states[:turn]]
+    return order[::-1] if number // len(states) % 2 else order
 
 
 def median(values):
@@ -40,18 +33,35 @@ def interval(values, confidence=0.95):
     return values[rank - 1], values[n - rank]
 
 
-def summarise(pairs, key):
-    """`pairs`: one dict per pair, state -> {key: ns}. Per state: median ns, and for the others the median of
-    (state / bare of the same pair), its interval, and the median of the differences in ns."""
-    bare = [pair["bare"][key] for pair in pairs]
-    rows = {"bare": {"ns": median(bare)}}
-    for state in STATES[1:]:
-        cost = [pair[state][key] for pair in pairs]
-        ratios = [c / b for c, b in zip(cost, bare)]
-        rows[state] = {
-            "ns": median(cost),
-            "ratio": median(ratios),
-            "interval": interval(ratios),
-            "difference_ns": median([c - b for c, b in zip(cost, bare)]),
-        }
-    return rows
+def rounds_of(measurements):
+    """`measurements`: dicts with run, round, group, state and values. Gives a list of rounds, each
+    state -> {row: value}, of the groups' measurements of one round together."""
+    rounds = {}
+    for one in measurements:
+        states = rounds.setdefault((one["run"], one["round"]), {})
+        states.setdefault(one["state"], {}).update(one["values"])
+    return [rounds[key] for key in sorted(rounds)]
+
+
+def summarise(rounds, row):
+    """Of one row, state -> n (rounds), value (median) and, but for bare, the median of (state / bare of the
+    same round) with its interval, and the median of the differences. Rounds without bare are left out."""
+    pairs = {}
+    for states in rounds:
+        bare = states.get("bare", {}).get(row)
+        if not bare:
+            continue
+        for state, values in states.items():
+            if values.get(row) is not None:
+                pairs.setdefault(state, []).append((values[row], bare))
+    summary = {}
+    for state, of in pairs.items():
+        ratios = [value / bare for value, bare in of]
+        summary[state] = {"n": len(of), "value": median([value for value, _ in of])}
+        if state != "bare":
+            summary[state] |= {
+                "ratio": median(ratios),
+                "interval": interval(ratios),
+                "difference": median([value - bare for value, bare in of]),
+            }
+    return summary

@@ -3,7 +3,9 @@
 import random
 import unittest
 
-from ratios import ORDERS, STATES, interval, median, order_of, summarise
+from ratios import interval, median, order_of, rounds_of, summarise
+
+STATES = ["bare", "idle", "consumer", "left"]
 
 
 class Ratios(unittest.TestCase):
@@ -11,12 +13,16 @@ class Ratios(unittest.TestCase):
         self.assertEqual(median([3, 1, 2]), 2)
         self.assertEqual(median([4, 1, 2, 3]), 2.5)
 
-    def test_every_order_is_used_equally(self):
-        self.assertEqual(len(set(ORDERS)), 6)
-        for order in ORDERS:
+    def test_every_state_is_everywhere_equally(self):
+        orders = [order_of(number, STATES) for number in range(2 * len(STATES))]
+        for order in orders:
             self.assertEqual(sorted(order), sorted(STATES))
-        used = [order_of(pair) for pair in range(12)]
-        self.assertTrue(all(used.count(order) == 2 for order in ORDERS))
+        for place in range(len(STATES)):
+            self.assertEqual(sorted(order[place] for order in orders), sorted(2 * STATES))
+        for a in STATES:
+            for b in STATES:
+                before = sum(order.index(a) < order.index(b) for order in orders)
+                self.assertEqual(before, len(orders) // 2 if a != b else 0)
 
     def test_interval_has_the_ranks_of_the_tables(self):
         # n: ranks of the 95 % sign-test interval for a median, counted from 1.
@@ -32,14 +38,27 @@ class Ratios(unittest.TestCase):
             held += low <= 1 <= high
         self.assertGreaterEqual(held, 940)
 
-    def test_ratios_are_taken_within_a_pair(self):
-        # The machine slows down from pair to pair; the ratio does not.
-        pairs = [{"bare": {"x": b}, "idle": {"x": 1.5 * b}, "consumer": {"x": b + 500}} for b in range(1000, 1010)]
-        rows = summarise(pairs, "x")
-        self.assertEqual(rows["bare"]["ns"], 1004.5)
+    def test_ratios_are_taken_within_a_round(self):
+        # The machine slows down from round to round; the ratio does not.
+        rounds = [{"bare": {"x": b}, "idle": {"x": 1.5 * b}, "consumer": {"x": b + 500}} for b in range(1000, 1010)]
+        rows = summarise(rounds, "x")
+        self.assertEqual(rows["bare"]["value"], 1004.5)
         self.assertAlmostEqual(rows["idle"]["ratio"], 1.5)
         self.assertAlmostEqual(rows["idle"]["interval"][0], 1.5)
-        self.assertEqual(rows["consumer"]["difference_ns"], 500)
+        self.assertEqual(rows["consumer"]["difference"], 500)
+
+    def test_what_is_missing_is_left_out(self):
+        rounds = [{"bare": {"x": 10}, "idle": {"x": 20}}, {"idle": {"x": 1000}}, {"bare": {"x": None}, "idle": {"x": 7}}]
+        rows = summarise(rounds, "x")
+        self.assertEqual((rows["idle"]["n"], rows["idle"]["ratio"]), (1, 2))
+        self.assertEqual(summarise(rounds, "y"), {})
+
+    def test_measurements_of_several_runs_are_merged(self):
+        def one(run, number, group, state, **values):
+            return {"run": run, "round": number, "group": group, "state": state, "values": values}
+
+        rounds = rounds_of([one("a", 0, "g", "bare", x=1), one("b", 0, "g", "bare", x=2), one("a", 0, "h", "bare", y=3)])
+        self.assertEqual(rounds, [{"bare": {"x": 1, "y": 3}}, {"bare": {"x": 2}}])
 
 
 if __name__ == "__main__":
