@@ -10,6 +10,8 @@ mod events;
 mod json;
 mod ledger;
 mod library;
+mod nvtx;
+mod nvtx_table;
 mod options;
 mod preflight;
 mod private_copy;

@@ -69,9 +69,15 @@ Examples:
   parcagpu top                        live on a terminal, one table at the end otherwise
   parcagpu top --pid 1234 --seconds 30
   parcagpu top --json --once
+  parcagpu top --nvtx                 ranges of the program instead of kernels
 
 CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN.
-\"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.";
+\"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.
+
+With --nvtx: COUNT and TOTAL are of ranges that have ended. A kernel counts for every range that its launching
+thread had open: pushed by it, or begun or ended by it. Ranges begun before this program came are not counted.
+JSON has a further field nvtx, one object per process: pid, unmatched_ends, and ranges [{domain (null: default),
+range, count, open, total_ns, mean_ns, kernels, no_time, gpu_ns}].";
 
 const RUN_HELP: &str = "\
 Examples:
@@ -156,6 +162,9 @@ pub struct TopOptions {
     /// Watch for a second (or --seconds), print one table
     #[arg(long)]
     pub once: bool,
+    /// Show NVTX ranges, and the GPU time of what was launched inside them
+    #[arg(long)]
+    pub nvtx: bool,
 }
 
 /// `parcagpu run`

@@ -138,7 +138,7 @@ fn share(part: u128, total: u128) -> String {
     }
 }
 
-fn cut(line: &str, width: usize) -> String {
+pub fn cut(line: &str, width: usize) -> String {
     if width == 0 || line.chars().count() <= width {
         return line.to_owned();
     }

@@ -10,7 +10,10 @@ use anyhow::Result;
 use parcagpu_abi::probe;
 
 use crate::accounts::Accounts;
+use crate::events::Event;
 use crate::ledger::Ledger;
+use crate::nvtx::Ranges;
+use crate::nvtx_table;
 use crate::options::TopOptions;
 use crate::session::{Session, Sink};
 use crate::table::{self, Layout};
@@ -32,12 +35,53 @@ pub fn probes() -> Vec<&'static str> {
 
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
+/// What was added up.
+#[derive(Default)]
+struct Sums {
+    accounts: Accounts,
+    /// With `--nvtx`.
+    ranges: Option<Ranges>,
+}
+
+impl Sink for Sums {
+    fn event(&mut self, event: &Event<'_>) {
+        self.accounts.event(event);
+        if let Some(ranges) = &mut self.ranges {
+            ranges.event(event);
+        }
+    }
+}
+
+impl Sums {
+    fn text(&self, ledger: &Ledger, session: &Session, layout: Layout) -> String {
+        match &self.ranges {
+            Some(ranges) => nvtx_table::text(ranges, &self.accounts, ledger, session, layout),
+            None => table::text(&self.accounts, ledger, session, layout),
+        }
+    }
+
+    fn json(&self, ledger: &Ledger, session: &Session, raw_names: bool) -> String {
+        let mut json = table::json(&self.accounts, ledger, session, raw_names);
+        if let Some(ranges) = &self.ranges {
+            json["nvtx"] = nvtx_table::json(ranges);
+        }
+        json.to_string() + "\n"
+    }
+}
+
 /// `parcagpu top`
 pub fn top(options: &TopOptions) -> Result<ExitCode> {
     signals::install();
-    let accounts = Rc::new(RefCell::new(Accounts::default()));
-    let sink: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Accounts>>::clone(&accounts);
-    let (mut session, mut ledger) = watch::start(&options.scope, probes(), false, sink)?;
+    let sums = Rc::new(RefCell::new(Sums {
+        ranges: options.nvtx.then(Ranges::default),
+        ..Sums::default()
+    }));
+    let sink: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Sums>>::clone(&sums);
+    let mut wanted = probes();
+    if options.nvtx {
+        wanted.extend([probe::NVTX_EVENT_BATCH.name, probe::NVTX_RESOURCE_NAME.name]);
+    }
+    let (mut session, mut ledger) = watch::start(&options.scope, wanted, false, sink)?;
 
     let live = std::io::stdout().is_terminal() && !options.json && !options.once;
     let seconds = match (options.scope.seconds, options.once) {
@@ -51,35 +95,38 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
         }
         next = Instant::now() + watch::REFRESH;
         ledger.refresh(session);
-        !live || show_live(&accounts.borrow(), &ledger, session, options.raw_names)
+        !live || show_live(&sums.borrow(), &ledger, session, options.raw_names)
     })?;
     ledger.refresh(&session);
     watch::finish(&mut session)?;
     ledger.refresh(&session);
-    let accounts = accounts.borrow();
+    let mut sums = sums.borrow_mut();
+    if let Some(ranges) = &mut sums.ranges {
+        ranges.finish();
+    }
     let all = Layout {
         rows: usize::MAX,
         width: 0,
         raw_names: options.raw_names,
     };
     let result = if options.json {
-        table::json(&accounts, &ledger, &session, options.raw_names).to_string() + "\n"
+        sums.json(&ledger, &session, options.raw_names)
     } else {
-        table::text(&accounts, &ledger, &session, all)
+        sums.text(&ledger, &session, all)
     };
     // Nobody reading any more is no failure.
     let _ = std::io::stdout().write_all(result.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_live(accounts: &Accounts, ledger: &Ledger, session: &Session, raw_names: bool) -> bool {
+fn show_live(sums: &Sums, ledger: &Ledger, session: &Session, raw_names: bool) -> bool {
     let (rows, width) = terminal_size();
     let layout = Layout {
         rows: rows.saturating_sub(6).max(5),
         width,
         raw_names,
     };
-    let body = table::text(accounts, ledger, session, layout);
+    let body = sums.text(ledger, session, layout);
     let time = text::time_of_day(text::clock_ns(libc::CLOCK_REALTIME));
     let shown: Vec<&str> = body.lines().take(rows.saturating_sub(2)).collect();
     let screen = format!(
