@@ -48,6 +48,8 @@ GROUPS = {
     },
 }
 MEMORY = "rss_kib"
+# Where an installed toolkit has libcudart.
+TOOLKIT = "/usr/local/cuda/lib64"
 # With several groups in one call: those after the first have a turn in every so many rounds.
 TURN = 3
 
@@ -79,21 +81,15 @@ class Bench:
         for name in [n for n in self.environment if n.startswith("PARCAGPU_") and n != "PARCAGPU_CUPTI_PATH"]:
             note(f"{name} is not passed on")
             del self.environment[name]
-        for folder in ("/usr/local/cuda/lib64",):
-            # Where an installed toolkit has libcudart; last, so that nothing else changes.
-            if os.path.isdir(folder):
-                self.search(folder, first=False)
-
         # On a machine without libelf: the copies from `scripts/bench --collect`, for every state alike.
         if self.execute([self.command, "--version"], self.environment).returncode == 127:
             self.search(os.path.join(options.bin_dir, "lib"))
         if self.execute([self.command, "--version"], self.environment).returncode != 0:
             fail(f"{self.command} does not run", 2)
 
-    def search(self, folder, first=True):
+    def search(self, folder):
         path = self.environment.get("LD_LIBRARY_PATH")
-        parts = [os.path.abspath(folder), *([path] if path else [])]
-        self.environment["LD_LIBRARY_PATH"] = ":".join(parts if first else parts[::-1])
+        self.environment["LD_LIBRARY_PATH"] = os.path.abspath(folder) + (f":{path}" if path else "")
 
     def gpu(self):
         """What launch_cost --check says; None when there is no GPU."""
@@ -119,6 +115,10 @@ class Bench:
     def measure(self, group, state):
         """The values of a group's rows, in ns, and of the memory, in KiB."""
         workload, environment = self.workload(group), self.environment
+        if group != "torch" and os.path.isdir(TOOLKIT):
+            # Last, so that nothing else changes. PyTorch brings its own.
+            path = environment.get("LD_LIBRARY_PATH")
+            environment = {**environment, "LD_LIBRARY_PATH": f"{path}:{TOOLKIT}" if path else TOOLKIT}
         if state in ("idle", "left"):
             environment = {**environment, "LD_PRELOAD": self.library}
         elif state == "rival":
