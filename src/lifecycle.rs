@@ -5,10 +5,10 @@
 //!   does nothing. A child forked before that starts over by itself.
 //! * Exit waits for our thread, at most 400 ms; `_exit` and signals end the process without us.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use once_cell::race::OnceBool;
 use parcagpu_abi::status::{Counter, State, Status};
 
 use crate::config::{self, ApiCallbacks, Config};
@@ -35,8 +35,10 @@ pub fn in_forked_child() -> bool {
 /// copy in front of it, whose status block is the one that the name finds. Two copies would hook the
 /// same functions and take CUPTI from each other.
 pub fn is_off() -> bool {
-    static OFF: OnceLock<bool> = OnceLock::new();
-    *OFF.get_or_init(|| {
+    // Asked with and without the loader's lock held, and it asks the loader: threads may race for the
+    // answer, which is the same for all, but none may wait for another.
+    static OFF: OnceBool = OnceBool::new();
+    OFF.get_or_init(|| {
         if config::disabled() {
             status::set_state(State::Stopped, "switched off by PARCAGPU_DISABLE");
             return true;
