@@ -1,7 +1,7 @@
 //! Our one thread, named `parcagpu`: ten looks a second at the consumers.
 //!
 //! It exists from the start of a session to the end of the process, and not in forked children. It
-//! blocks every signal, so that none of the program's is delivered to it.
+//! blocks every signal, so that none of the program's is delivered to it, and runs at a low priority.
 //!
 //! The machine is behind a lock that is only ever tried: our thread skips a look when it is taken, and a
 //! thread of the program that wants CUPTI tries with a bound.
@@ -97,7 +97,25 @@ pub fn step_aside(turn: Turn) {
     }
 }
 
+/// The program's threads come first. As SCHED_BATCH our waking up never takes the processor from one
+/// of them, and a realtime policy that the creating thread had is not ours; the nice value makes our
+/// share small where processors are short. It is not the lowest: records wait for our flushes, and the
+/// end of the process for our last one.
+fn step_back() {
+    const NICE: libc::c_int = 10;
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: both calls concern the calling thread only; if one is refused, it runs on as it is.
+    unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &param);
+        let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
+        if libc::getpriority(libc::PRIO_PROCESS, tid) < NICE {
+            libc::setpriority(libc::PRIO_PROCESS, tid, NICE);
+        }
+    }
+}
+
 fn run() {
+    step_back();
     let _inside = Inside::nested();
     timer::by_session(true);
     let mut wait = LOOK_PERIOD;

@@ -1,0 +1,133 @@
+//! Between consumers: one thread that keeps out of the way, and nothing that grows.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use parcagpu_abi::status::{Counter, State};
+use parcagpu_tests::agent::{Agent, Options};
+use parcagpu_tests::block::{self, wait_state};
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::need;
+
+const SHORT: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+/// How often a consumer comes and goes in `attach_and_detach`; 1000 takes some eight minutes.
+const CYCLES: &str = "PARCAGPU_TEST_CYCLES";
+const FEW_CYCLES: usize = 25;
+
+/// Name, nice value and scheduling policy of every thread.
+fn threads(pid: u32) -> Vec<(String, i64, i64)> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let of = |path: std::path::PathBuf| {
+        let stat = fs::read_to_string(path.join("stat")).ok()?;
+        let (head, tail) = stat.rsplit_once(')')?;
+        // Fields 3 and on.
+        let fields: Vec<&str> = tail.split_whitespace().collect();
+        let number = |field: usize| fields[field - 3].parse().ok();
+        let name = head.split_once('(')?.1.to_owned();
+        Some((name, number(19)?, number(41)?))
+    };
+    tasks.flatten().filter_map(|task| of(task.path())).collect()
+}
+
+fn resident_kib(pid: u32) -> i64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let field = line.and_then(|line| line.split_whitespace().nth(1));
+    field.expect("VmRSS").parse().expect("a number")
+}
+
+/// Our thread gives way to the program's, whose own priorities stay.
+#[test]
+fn the_thread_has_a_low_priority() {
+    let lab = Lab::new();
+    for mode in Mode::WITH {
+        let mut host = lab.host(mode, "init gate").start();
+        host.wait_gate(1);
+        wait_state(host.pid(), &lab.library(), State::Dormant, SECOND);
+        let (ours, others): (Vec<_>, Vec<_>) = threads(host.pid())
+            .into_iter()
+            .partition(|(name, ..)| name == "parcagpu");
+        let policy = i64::from(libc::SCHED_BATCH);
+        assert_eq!(ours, [("parcagpu".to_owned(), 10, policy)], "{mode:?}");
+        assert!(!others.is_empty());
+        for (name, nice, policy) in others {
+            assert_eq!((nice, policy), (0, 0), "{mode:?}: {name}");
+        }
+        host.open_gate(1);
+        host.wait(SHORT).ok();
+    }
+}
+
+/// A child that does not use CUDA has no thread of ours, whenever it was forked.
+#[test]
+fn children_without_cuda_have_no_thread() {
+    let lab = Lab::new();
+    for words in [
+        "fork sleep 1500 end",
+        "init launch 5 sync fork sleep 1500 end",
+    ] {
+        let host = lab
+            .host(Mode::Preload, &format!("{words} say forked init"))
+            .start();
+        let began = Instant::now();
+        let child = loop {
+            let children = format!("/proc/{0}/task/{0}/children", host.pid());
+            let children = fs::read_to_string(children).unwrap_or_default();
+            if let Some(child) = children.split_whitespace().next() {
+                break child.parse().expect("a process id");
+            }
+            assert!(began.elapsed() < SHORT, "{words}: no child");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(threads(child).len(), 1, "{words}");
+        host.wait(SHORT).ok();
+    }
+}
+
+/// A consumer that comes and goes leaves no descriptor, thread, mapping or memory behind, is served
+/// within 200 ms, and everything is off within a second after it left.
+#[test]
+fn attach_and_detach() {
+    if !need::bpf("attach_and_detach") {
+        return;
+    }
+    let cycles = std::env::var(CYCLES).map_or(FEW_CYCLES, |n| n.parse().expect("a number"));
+    assert!(cycles >= 10, "{CYCLES} is too small to tell anything");
+    let lab = Lab::new();
+    let mut host = lab.host(Mode::Preload, "init say up thread spaced 500 3600 end gate");
+    host = host.env("MOCK_CUPTI_BUFFER_RECORDS", "16");
+    let mut host = host.start();
+    host.wait_stdout("up");
+    let (mut served, mut held, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+    for cycle in 0..cycles {
+        let consumer = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
+        served.push(wait_state(
+            host.pid(),
+            &lab.library(),
+            State::Active,
+            SECOND,
+        ));
+        if cycle % 5 == 0 {
+            let seen = consumer.poll_until(SECOND * 2, |events| !events.is_empty());
+            assert!(seen, "cycle {cycle}");
+        }
+        drop(consumer);
+        wait_state(host.pid(), &lab.library(), State::Dormant, SECOND);
+        held.push(block::holdings(host.pid()));
+        memory.push(resident_kib(host.pid()));
+    }
+    let (early, late) = (held[4], held[cycles - 1]);
+    assert_eq!((early.0, early.1), (late.0, late.1), "{held:?}");
+    assert!(late.2 <= early.2 + 4, "mappings: {held:?}");
+    let grown = memory[cycles - 1] - memory[4];
+    assert!(grown < 1024, "{grown} KiB: {memory:?}");
+    served.sort();
+    let median = served[cycles / 2];
+    assert!(median <= Duration::from_millis(200), "{served:?}");
+    let activations = block::counter(host.pid(), &lab.library(), Counter::Activations);
+    assert_eq!(activations, cycles as u64);
+    host.signal(libc::SIGKILL);
+    host.wait(SHORT);
+}
