@@ -17,9 +17,9 @@ bpf-test:
 generate:
 	@scripts/not-yet $@ "a step to generate sources (the build makes what it needs)"
 test-nvtx:
-	@scripts/not-yet $@ "NVTX"
+	@scripts/test-nvtx
 test-nvtx-real:
-	@scripts/not-yet $@ "NVTX"
+	@scripts/test-nvtx-real
 test-pc-mock:
 	@scripts/not-yet $@ "PC sampling"
 test-pc-real:
