@@ -27,7 +27,7 @@ test-pc-real:
 test-multi:
 	@scripts/not-yet $@ "a test with several GPUs"
 microbenchmarks:
-	@scripts/not-yet $@ "the set of .cu programs"
+	@microbenchmarks/build
 build-amd64:
 	@scripts/build-release amd64
 build-arm64:

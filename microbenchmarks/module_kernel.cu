@@ -1,0 +1,2 @@
+// What `modules` loads.
+extern "C" __global__ void module_kernel() {}
