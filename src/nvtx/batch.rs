@@ -304,6 +304,11 @@ pub fn flush() {
     }
 }
 
+/// In a forked child: threads that were firing are not there. Async-signal-safe.
+pub fn forget() {
+    FIRING.store(0, Ordering::Relaxed);
+}
+
 /// The end of the process: fires everything, and waits with a bound for what others are firing.
 pub fn finish() {
     flush();

@@ -33,12 +33,13 @@ pub mod table;
 pub mod text;
 pub mod timer;
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int, c_void};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::cupti::locate::file_of;
 use crate::entry::{self, Inside};
 use crate::{errors, lifecycle, log};
@@ -64,6 +65,10 @@ pub unsafe fn initialize(get: Option<GetExportTable>) -> c_int {
     entry::barrier((), || {
         let _inside = Inside::nested();
         if lifecycle::is_off() {
+            if let (Some(get), Some(other)) = (get, other_copy()) {
+                // SAFETY: the caller's promise.
+                unsafe { other(get) };
+            }
             return;
         }
         set_up(again);
@@ -73,6 +78,37 @@ pub unsafe fn initialize(get: Option<GetExportTable>) -> c_int {
         }
     });
     1
+}
+
+/// The same function of the copy of this library that is in charge of the process, if another is.
+fn other_copy() -> Option<unsafe extern "C" fn(GetExportTable) -> c_int> {
+    if config::disabled() {
+        return None;
+    }
+    // In the program's scope, as `lifecycle::is_off` looks for it.
+    // SAFETY: the program's own handle, which is always open, and a terminated name.
+    let status = unsafe {
+        let program = libc::dlopen(std::ptr::null(), libc::RTLD_LAZY);
+        libc::dlsym(program, c"parcagpu_status".as_ptr())
+    };
+    let file = file_of(status)?;
+    let file = CString::new(file.into_os_string().into_vec()).ok()?;
+    // Not by the name alone: a libcupti in front of it has such a function too.
+    // SAFETY: a terminated name of a library that is there; the handle is not closed, so it stays.
+    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: an open handle and a terminated name.
+    let function = unsafe { libc::dlsym(handle, c"InitializeInjectionNvtx2".as_ptr()) };
+    let ours = crate::InitializeInjectionNvtx2 as *const c_void;
+    if function.is_null() || function.cast_const() == ours {
+        return None;
+    }
+    // SAFETY: the function of that name has this type.
+    Some(unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(GetExportTable) -> c_int>(function)
+    })
 }
 
 fn set_up(again: bool) {
@@ -116,7 +152,7 @@ pub fn offer() {
     if std::env::var_os(INJECTION).is_some() {
         return;
     }
-    if let Some(path) = file_of(offer as *const std::ffi::c_void) {
+    if let Some(path) = file_of(offer as *const c_void) {
         // SAFETY: called once, by the thread that initialises CUDA; a thread that reads the environment
         // at this moment without glibc's lock is the program's own race with every `setenv`.
         unsafe { std::env::set_var(INJECTION, path) };

@@ -40,6 +40,7 @@ pub fn watch() {
 unsafe extern "C" fn on_fork_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     timer::forget();
+    batch::forget();
     let block = status::block();
     for counter in [Counter::NvtxEvents, Counter::NvtxDropped] {
         block.counters[counter as usize].store(0, Ordering::Relaxed);

@@ -136,3 +136,27 @@ fn a_next_tool_that_cannot_be_had_is_told() {
         assert_eq!(fs::read_to_string(&log).unwrap_or_default(), "", "{why}");
     }
 }
+
+#[test]
+fn threads_that_race_for_the_first_call_lose_nothing() {
+    let Some(wheels) = ready("threads_that_race_for_the_first_call_lose_nothing") else {
+        return;
+    };
+    // Clients before 12.9 initialise their tool once per racing thread.
+    for version in VERSIONS {
+        let lab = Lab::new();
+        let tool = logging_tool(&lab, &wheels);
+        let race = compile(&lab, "gcc", "race.c", &wheels.join(version), "race", &[]);
+        let log = lab.file("log");
+        let trace = attach(&lab);
+        injected(&lab, race)
+            .env(NEXT, &tool)
+            .env("NVTX_TOOL", "slow")
+            .env("NVTX_TOOL_LOG", &log)
+            .run(SHORT)
+            .ok();
+        assert_eq!(said(&trace.end().all).len(), 8, "{version}");
+        let log = fs::read_to_string(log).expect("the tool wrote it");
+        assert_eq!(log, "mark_a racing\n".repeat(8), "{version}");
+    }
+}

@@ -267,3 +267,44 @@ fn switched_off_it_serves_nothing() {
     assert_eq!(off.stderr, "");
     assert!(other.stdout.contains("plain -2 -2"), "{}", other.stdout);
 }
+
+#[test]
+fn calls_while_threads_and_the_process_end_are_heard() {
+    let Some(wheels) = ready("calls_while_threads_and_the_process_end_are_heard") else {
+        return;
+    };
+    let lab = Lab::new();
+    let late = program(&lab, &wheels, "late.c");
+    let trace = attach(&lab);
+    injected(&lab, late).run(SHORT).ok();
+    let events = trace.end();
+    let story: Vec<_> = said(&events.all).into_iter().map(|s| s.message).collect();
+    assert_eq!(
+        story,
+        [
+            "of the thread",
+            "destructor of a thread",
+            "of main",
+            "at exit",
+            "destructor of the program"
+        ]
+    );
+}
+
+#[test]
+fn a_second_copy_leaves_its_clients_to_the_first() {
+    let Some(wheels) = ready("a_second_copy_leaves_its_clients_to_the_first") else {
+        return;
+    };
+    let lab = Lab::new();
+    let second = lab.file("second.so");
+    fs::copy(lab.library(), &second).expect("room for a copy");
+    let every = program(&lab, &wheels, "every.c");
+    let trace = attach(&lab);
+    injected(&lab, every)
+        .env("LD_PRELOAD", lab.library())
+        .env(INJECTION, &second)
+        .run(SHORT)
+        .ok();
+    assert_eq!(said(&trace.end().all).len(), 30);
+}

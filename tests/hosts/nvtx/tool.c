@@ -1,5 +1,5 @@
 // An NVTX tool that writes down every call with its arguments, and gives out handles and levels of its own.
-// NVTX_TOOL_LOG names the file. NVTX_TOOL=decline: it says no.
+// NVTX_TOOL_LOG names the file. NVTX_TOOL=decline: it says no; slow: it takes its time to begin.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <wchar.h>
 
 struct callbacks {
@@ -154,7 +155,7 @@ static void *const cudart[] = { NULL, device_a, device_w, object_a, object_w, ob
 static void *const core2[] = { NULL, d_mark_ex, d_start_ex, d_end, d_push_ex, d_pop, resource_create, resource_destroy,
 			       d_category_a, d_category_w, register_a, register_w, create_a, create_w, destroy,
 			       initialize };
-static void *const sync[] = { NULL, sync_create, sync_destroy, sync_start, sync_failed, sync_success, sync_releasing };
+static void *const syncs_table[] = { NULL, sync_create, sync_destroy, sync_start, sync_failed, sync_success, sync_releasing };
 
 static void fill(const struct callbacks *callbacks, int module, void *const *functions, unsigned int n)
 {
@@ -177,10 +178,12 @@ int InitializeInjectionNvtx2(const void *(*get)(uint32_t))
 
 	if (!callbacks || !name || (!log_file && !(log_file = fopen(name, "w"))))
 		return 0;
+	if (how && !strcmp(how, "slow"))
+		usleep(300000);
 	FILL(1, core);
 	FILL(2, cuda);
 	FILL(4, cudart);
 	FILL(5, core2);
-	FILL(6, sync);
+	FILL(6, syncs_table);
 	return !(how && !strcmp(how, "decline"));
 }
