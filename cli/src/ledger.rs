@@ -150,6 +150,7 @@ impl Entry {
             (Counter::RecordsDroppedByCupti, "record", "dropped by CUPTI"),
             (Counter::BuffersRefused, "buffer", "refused (pool full)"),
             (Counter::IdsExpired, "launch", "given up without a record"),
+            (Counter::NvtxDropped, "NVTX event", "dropped"),
         ]
         .iter()
         .filter_map(|(counter, noun, what)| {

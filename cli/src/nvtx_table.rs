@@ -67,6 +67,9 @@ fn process_text(
     if rows.is_empty() {
         return out + "  no NVTX ranges\n";
     }
+    if let Some(losses) = entry.map(|e| e.library_losses()).filter(|l| !l.is_empty()) {
+        out += &format!("  lost in the library: {losses}\n");
+    }
     if process.unmatched_ends > 0 {
         let ends = plural(process.unmatched_ends, "range");
         out += &format!("  {ends} ended whose beginning was not seen\n");
