@@ -7,21 +7,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use nvtx_common::{INJECTION, SHORT, at_first_gate, attach, injected, names, program, ready, said};
+use parcagpu_tests::block::{threads, wait_semaphores};
 use parcagpu_tests::lab::Lab;
 use parcagpu_tests::program::Running;
 use serde_json::Value;
-
-/// Names of the threads of a process.
-fn threads(pid: u32) -> Vec<String> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
-        .map(|name| name.trim().to_owned())
-        .collect()
-}
 
 fn ours(running: &Running) -> usize {
     threads(running.pid())
@@ -90,6 +79,8 @@ fn without_cuda_our_thread_lives_while_somebody_listens() {
     }
 
     trace.end();
+    // The kernel takes the consumer's attachments back at its leisure.
+    wait_semaphores(running.pid(), &lab.library(), 0);
     within(Duration::from_secs(1), "our thread is gone", || {
         ours(&running) == 0
     });
