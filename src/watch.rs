@@ -99,10 +99,10 @@ pub fn step_aside(turn: Turn) {
 
 /// The program's threads come first. As SCHED_BATCH our waking up never takes the processor from one
 /// of them, and a realtime policy that the creating thread had is not ours; the nice value makes our
-/// share small where processors are short. It is not the lowest: records wait for our flushes, and the
-/// end of the process for our last one.
+/// share a third of theirs where processors are short. Not less: a consumer is to be served within
+/// 200 ms on a busy machine as well, and the end of the process waits for our last flush.
 fn step_back() {
-    const NICE: libc::c_int = 10;
+    const NICE: libc::c_int = 5;
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: both calls concern the calling thread only; if one is refused, it runs on as it is.
     unsafe {

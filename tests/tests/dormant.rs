@@ -49,7 +49,7 @@ fn the_thread_has_a_low_priority() {
             .into_iter()
             .partition(|(name, ..)| name == "parcagpu");
         let policy = i64::from(libc::SCHED_BATCH);
-        assert_eq!(ours, [("parcagpu".to_owned(), 10, policy)], "{mode:?}");
+        assert_eq!(ours, [("parcagpu".to_owned(), 5, policy)], "{mode:?}");
         assert!(!others.is_empty());
         for (name, nice, policy) in others {
             assert_eq!((nice, policy), (0, 0), "{mode:?}: {name}");
@@ -100,21 +100,24 @@ fn attach_and_detach() {
     host = host.env("MOCK_CUPTI_BUFFER_RECORDS", "16");
     let mut host = host.start();
     host.wait_stdout("up");
-    let (mut served, mut held, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut served, mut off) = (Vec::new(), Vec::new());
+    let (mut held, mut memory) = (Vec::new(), Vec::new());
     for cycle in 0..cycles {
         let consumer = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
-        served.push(wait_state(
-            host.pid(),
-            &lab.library(),
-            State::Active,
-            SECOND,
-        ));
+        served.push(wait_state(host.pid(), &lab.library(), State::Active, SHORT));
         if cycle % 5 == 0 {
             let seen = consumer.poll_until(SECOND * 2, |events| !events.is_empty());
             assert!(seen, "cycle {cycle}");
         }
         drop(consumer);
-        wait_state(host.pid(), &lab.library(), State::Dormant, SECOND);
+        // The kernel takes its time to detach.
+        block::wait_semaphores(host.pid(), &lab.library(), 0);
+        off.push(wait_state(
+            host.pid(),
+            &lab.library(),
+            State::Dormant,
+            SHORT,
+        ));
         held.push(block::holdings(host.pid()));
         memory.push(resident_kib(host.pid()));
     }
@@ -123,9 +126,19 @@ fn attach_and_detach() {
     assert!(late.2 <= early.2 + 4, "mappings: {held:?}");
     let grown = memory[cycles - 1] - memory[4];
     assert!(grown < 1024, "{grown} KiB: {memory:?}");
-    served.sort();
-    let median = served[cycles / 2];
-    assert!(median <= Duration::from_millis(200), "{served:?}");
+    // A busy machine may be late now and then.
+    for (what, times, limit) in [("served", &mut served, 200), ("off", &mut off, 1000)] {
+        times.sort();
+        let nearly_all = times[cycles * 9 / 10];
+        eprintln!(
+            "{what}: 90 % within {nearly_all:?}, all within {:?}",
+            times[cycles - 1]
+        );
+        assert!(
+            nearly_all <= Duration::from_millis(limit),
+            "{what}: {times:?}"
+        );
+    }
     let activations = block::counter(host.pid(), &lab.library(), Counter::Activations);
     assert_eq!(activations, cycles as u64);
     host.signal(libc::SIGKILL);
