@@ -385,6 +385,7 @@ impl Machine {
             }
             self.next_flush = now + FLUSH_PERIOD;
         }
+        session.sampler.correlation.tidy();
         if now >= self.next_rotation {
             session.sampler.correlation.rotate();
             self.next_rotation = now + ROTATE_PERIOD;

@@ -8,12 +8,13 @@
 //! Memory is bounded by two generations: new ids go into the young one; when that is full, or five
 //! minutes old, the old one is dropped and the young one becomes old. What was announced and never
 //! got a record is counted when it is dropped. An entry is 8 bytes, a full pair of generations
-//! about 8 MiB.
+//! about 8 MiB. Our thread sees to it before a launch finds the young one full ([`Correlation::tidy`]):
+//! dropping a generation takes a millisecond or two.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use dashmap::{DashMap, Entry};
 use parcagpu_abi::kernel::KernelRecord;
@@ -21,8 +22,10 @@ use parcagpu_abi::status::Counter;
 
 use crate::status;
 
-/// Ids in one generation.
-const GENERATION_MAX: usize = 3 << 16;
+/// Ids waiting in one generation.
+const GENERATION_MAX: isize = 3 << 16;
+/// From here on our thread does not wait until it is full.
+const NEARLY_FULL: isize = GENERATION_MAX / 4 * 3;
 /// Records held for one launch that is not announced yet; more are counted as unmatched.
 const HELD_MAX: usize = 4096;
 
@@ -32,6 +35,8 @@ const PENDING: u32 = 1;
 const MANY: u32 = 2;
 /// At least one record came.
 const SEEN: u32 = 4;
+/// Records are held for it.
+const HELD: u32 = 8;
 /// Launches with this id that wait for their record: the same id may be handed out twice.
 const COUNT_SHIFT: u32 = 8;
 const ONE: u32 = 1 << COUNT_SHIFT;
@@ -73,11 +78,19 @@ pub enum Verdict {
     Unmatched,
 }
 
+/// What became of an entry that was looked for.
+enum Found {
+    No,
+    Kept,
+    Removed,
+}
+
 /// See the module.
 pub struct Correlation {
     generations: [Ids; 2],
+    /// Ids in each; for a moment one less or more than there are.
+    lens: [AtomicIsize; 2],
     young: AtomicUsize,
-    young_len: AtomicUsize,
     held: Mutex<HashMap<u32, Vec<Held>>>,
     rotating: Mutex<()>,
 }
@@ -87,8 +100,8 @@ impl Correlation {
     pub fn new() -> Self {
         Self {
             generations: [Ids::default(), Ids::default()],
+            lens: [AtomicIsize::new(0), AtomicIsize::new(0)],
             young: AtomicUsize::new(0),
-            young_len: AtomicUsize::new(0),
             held: Mutex::default(),
             rotating: Mutex::default(),
         }
@@ -96,9 +109,9 @@ impl Correlation {
 
     /// A sampled launch goes to the driver. `many`: a graph launch.
     pub fn begin(&self, id: u32, many: bool) {
-        let young = &self.generations[self.young.load(Ordering::Acquire)];
+        let young = self.young.load(Ordering::Acquire);
         let kind = if many { MANY } else { 0 };
-        match young.entry(id) {
+        match self.generations[young].entry(id) {
             Entry::Occupied(mut entry) => {
                 let value = entry.get_mut();
                 *value = (*value | PENDING | kind).saturating_add(ONE);
@@ -108,7 +121,15 @@ impl Correlation {
                 entry.insert(PENDING | kind | ONE);
             }
         }
-        if self.young_len.fetch_add(1, Ordering::Relaxed) >= GENERATION_MAX {
+        if self.lens[young].fetch_add(1, Ordering::Relaxed) >= GENERATION_MAX {
+            self.rotate();
+        }
+    }
+
+    /// By our thread, now and then.
+    pub fn tidy(&self) {
+        let young = self.young.load(Ordering::Acquire);
+        if self.lens[young].load(Ordering::Relaxed) >= NEARLY_FULL {
             self.rotate();
         }
     }
@@ -117,47 +138,53 @@ impl Correlation {
     pub fn cancel(&self, id: u32) {
         self.with(id, |entry| {
             if let Entry::Occupied(mut entry) = entry {
-                self.take_held(id);
+                if entry.get() & HELD != 0 {
+                    self.take_held(id);
+                }
                 if entry.get() >> COUNT_SHIFT <= 1 {
                     entry.remove();
-                } else {
-                    let value = entry.get_mut();
-                    *value = (*value & !PENDING) - ONE;
+                    return Found::Removed;
                 }
-                true
+                let value = entry.get_mut();
+                *value = (*value & !(PENDING | HELD)) - ONE;
+                Found::Kept
             } else {
-                false
+                Found::No
             }
         });
     }
 
-    /// The launch was announced; gives the records that came before.
+    /// The launch was announced; gives the records that came before. Allocates only when there are
+    /// some.
     pub fn announce(&self, id: u32) -> Vec<Held> {
         let mut held = Vec::new();
         self.with(id, |entry| {
             let Entry::Occupied(mut entry) = entry else {
-                return false;
+                return Found::No;
             };
-            *entry.get_mut() &= !PENDING;
+            let value = entry.get_mut();
+            *value &= !PENDING;
+            if *value & HELD == 0 {
+                return Found::Kept;
+            }
+            *value &= !HELD;
             held = self.take_held(id);
-            let matched = held.len().min(match entry.get() & MANY {
-                0 => (entry.get() >> COUNT_SHIFT) as usize,
-                _ => usize::from(entry.get() & SEEN == 0),
+            let matched = held.len().min(match *value & MANY {
+                0 => (*value >> COUNT_SHIFT) as usize,
+                _ => usize::from(*value & SEEN == 0),
             });
             status::block().add(Counter::IdsMatched, matched as u64);
-            if !held.is_empty() {
-                *entry.get_mut() |= SEEN;
+            if *value & MANY != 0 {
+                *value |= SEEN;
+                return Found::Kept;
             }
-            if entry.get() & MANY == 0 {
-                let left = (entry.get() >> COUNT_SHIFT) - matched as u32;
-                if left == 0 {
-                    entry.remove();
-                } else {
-                    let value = entry.get_mut();
-                    *value = (*value & (ONE - 1) & !SEEN) | (left << COUNT_SHIFT);
-                }
+            let left = (*value >> COUNT_SHIFT) - matched as u32;
+            if left == 0 {
+                entry.remove();
+                return Found::Removed;
             }
-            true
+            *value = (*value & (ONE - 1)) | (left << COUNT_SHIFT);
+            Found::Kept
         });
         held
     }
@@ -168,30 +195,30 @@ impl Correlation {
         let mut verdict = Verdict::Unmatched;
         self.with(id, |entry| {
             let Entry::Occupied(mut entry) = entry else {
-                return false;
+                return Found::No;
             };
-            let value = *entry.get();
-            if value & PENDING != 0 {
+            let value = entry.get_mut();
+            if *value & PENDING != 0 {
                 if self.hold(record) {
+                    *value |= HELD;
                     verdict = Verdict::Held;
                 }
-                return true;
+                return Found::Kept;
             }
             verdict = Verdict::Deliver;
-            if value & MANY != 0 {
-                if value & SEEN == 0 {
-                    status::block().add(Counter::IdsMatched, 1);
-                }
-                *entry.get_mut() = value | SEEN;
-            } else {
+            if *value & (MANY | SEEN) != MANY | SEEN {
                 status::block().add(Counter::IdsMatched, 1);
-                if value >> COUNT_SHIFT <= 1 {
-                    entry.remove();
-                } else {
-                    *entry.get_mut() = value - ONE;
-                }
             }
-            true
+            if *value & MANY != 0 {
+                *value |= SEEN;
+                return Found::Kept;
+            }
+            if *value >> COUNT_SHIFT <= 1 {
+                entry.remove();
+                return Found::Removed;
+            }
+            *value -= ONE;
+            Found::Kept
         });
         verdict
     }
@@ -203,8 +230,9 @@ impl Correlation {
         };
         let young = self.young.load(Ordering::Acquire);
         let old = &self.generations[1 - young];
-        let mut expired = 0u64;
+        let (mut expired, mut dropped) = (0u64, 0);
         old.retain(|_, value| {
+            dropped += 1;
             if *value & (SEEN | PENDING) == 0 {
                 expired += u64::from(*value >> COUNT_SHIFT);
             }
@@ -212,7 +240,7 @@ impl Correlation {
         });
         status::block().add(Counter::IdsExpired, expired);
         self.forget_held(&self.generations[young]);
-        self.young_len.store(0, Ordering::Relaxed);
+        self.lens[1 - young].fetch_sub(dropped, Ordering::Relaxed);
         self.young.store(1 - young, Ordering::Release);
     }
 
@@ -229,11 +257,16 @@ impl Correlation {
     }
 
     /// Runs `act` on the id's entry in the generation that has it, the young one first.
-    fn with(&self, id: u32, mut act: impl FnMut(Entry<'_, u32, u32>) -> bool) {
+    fn with(&self, id: u32, mut act: impl FnMut(Entry<'_, u32, u32>) -> Found) {
         let young = self.young.load(Ordering::Acquire);
         for at in [young, 1 - young] {
-            if act(self.generations[at].entry(id)) {
-                return;
+            match act(self.generations[at].entry(id)) {
+                Found::No => {}
+                Found::Kept => return,
+                Found::Removed => {
+                    self.lens[at].fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
             }
         }
     }
@@ -265,8 +298,9 @@ impl Default for Correlation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Correlation, GENERATION_MAX, Verdict};
+    use super::{Correlation, GENERATION_MAX, NEARLY_FULL, Verdict};
     use parcagpu_abi::kernel::KernelRecord;
+    use std::sync::atomic::Ordering;
 
     fn record(id: u32) -> KernelRecord {
         // SAFETY: all-zero is a valid record: integers and a null pointer.
@@ -343,7 +377,7 @@ mod tests {
             c.begin(id, false);
             c.announce(id);
         }
-        assert!(entries(&c) <= 2 * GENERATION_MAX + 2);
+        assert!(entries(&c) <= 2 * GENERATION_MAX as usize + 2);
         assert_eq!(c.on_record(&record(0)), Verdict::Unmatched);
         assert_eq!(c.on_record(&record(n - 1)), Verdict::Deliver);
         let left = entries(&c) as u64;
@@ -355,6 +389,35 @@ mod tests {
             expired >= u64::from(n) - 1,
             "{expired} of {n}, {left} were left"
         );
+    }
+
+    #[test]
+    fn ids_whose_records_come_make_no_generation_full() {
+        let c = Correlation::new();
+        // Waits for its record for a long time.
+        c.begin(0, false);
+        c.announce(0);
+        for id in 1..=3 * GENERATION_MAX as u32 {
+            c.begin(id, false);
+            c.announce(id);
+            assert_eq!(c.on_record(&record(id)), Verdict::Deliver);
+        }
+        assert_eq!(c.on_record(&record(0)), Verdict::Deliver);
+        assert!(c.lens.iter().all(|len| len.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn a_nearly_full_generation_is_dropped_by_our_thread() {
+        let c = Correlation::new();
+        for id in 0..NEARLY_FULL as u32 {
+            c.tidy();
+            assert_eq!(c.young.load(Ordering::Relaxed), 0);
+            c.begin(id, true);
+            c.announce(id);
+        }
+        c.tidy();
+        assert_eq!(c.young.load(Ordering::Relaxed), 1);
+        assert_eq!(c.on_record(&record(0)), Verdict::Deliver);
     }
 
     #[test]
