@@ -424,7 +424,7 @@ mod tests {
     fn records_and_announcements_race_without_loss() {
         let c = Correlation::new();
         let delivered = std::sync::atomic::AtomicUsize::new(0);
-        let add = |n| delivered.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
+        let add = |n| delivered.fetch_add(n, Ordering::Relaxed);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for id in 0..20_000 {
