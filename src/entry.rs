@@ -69,6 +69,28 @@ impl Drop for Inside {
     }
 }
 
+/// Takes the mark away until it is dropped: for calling a function of the program's from our code.
+pub struct Outside(bool);
+
+impl Outside {
+    /// Leaves.
+    pub fn new() -> Self {
+        Self(INSIDE.replace(false))
+    }
+}
+
+impl Default for Outside {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
 /// Runs `body`; a panic in it gives `fallback`.
 pub fn barrier<R>(fallback: R, body: impl FnOnce() -> R) -> R {
     let _errno = KeepErrno::new();

@@ -15,6 +15,8 @@ use super::sys::{
     ACTIVITY_KIND_CONCURRENT_KERNEL, ACTIVITY_KIND_KERNEL, BufferCompleteFunc, BufferRequestFunc,
     CUcontext,
 };
+use crate::entry::Outside;
+use crate::hooks::holder;
 use crate::sampling::correlation::Verdict;
 use crate::sampling::deliver::Batch;
 use crate::session::{self, Session};
@@ -47,20 +49,27 @@ unsafe extern "C" fn complete(
     context: CUcontext,
     stream: u32,
     buffer: *mut u8,
-    _size: usize,
+    size: usize,
     valid: usize,
 ) {
     if lifecycle::in_forked_child() {
+        return;
+    }
+    let ours = session::get().is_some_and(|session| session.pool.is_ours(buffer));
+    if !ours {
+        // A tool beside which we took records over had this one inside CUPTI still.
+        if let Some((_, complete)) = holder::buffer_callbacks() {
+            let _outside = Outside::new();
+            // SAFETY: the tool's own function with CUPTI's own arguments.
+            return unsafe { complete(context, stream, buffer, size, valid) };
+        }
+        status::block().add(Counter::BuffersForeign, 1);
         return;
     }
     entry::barrier((), || {
         let Some((session, api)) = session::get().and_then(|s| Some((s, s.api()?))) else {
             return;
         };
-        if !session.pool.is_ours(buffer) {
-            status::block().add(Counter::BuffersForeign, 1);
-            return;
-        }
         // SAFETY: a buffer of ours that CUPTI just completed.
         unsafe { walk(session, api, buffer, valid.min(BUFFER_SIZE)) };
         // Counted before it is given back, so that what is out is never understated.

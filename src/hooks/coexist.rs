@@ -9,8 +9,9 @@
 
 use std::ffi::c_void;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::holder::{self, Wish};
+use super::holder::{self, TRAMPOLINE, Wish};
 use crate::config::YieldMode;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::{
@@ -86,19 +87,26 @@ pub unsafe fn subscribe(
     callback: CallbackFunc,
     data: Ptr,
 ) -> CUptiResult {
+    // SAFETY: the caller's own call.
+    let with = |callback| unsafe { original(handle, callback, data) };
     // A second subscriber of the program's gets CUPTI's refusal, and no part in the first one's.
     if is_ours() || is_refused() || holder::subscription().is_some() {
-        // SAFETY: the caller's own call.
-        return unsafe { original(handle, callback, data) };
+        return with(callback);
     }
     let _wish = step_aside(callback as *const c_void);
-    // SAFETY: the caller's own call, but for the callback, which passes everything on.
-    let result = unsafe { original(handle, holder::subscribing(callback), data) };
+    // Of several threads that subscribe at once CUPTI takes one. Which one is known afterwards, so only
+    // one of them may go in with a callback of ours.
+    static SHARING: AtomicBool = AtomicBool::new(false);
+    let shared = !SHARING.swap(true, Ordering::AcqRel);
+    let result = with(if shared { TRAMPOLINE } else { callback });
     if result == CUPTI_SUCCESS {
         // SAFETY: CUPTI has just written it.
-        holder::subscribed(unsafe { *handle }, true);
+        holder::subscribed(unsafe { *handle }, shared.then_some(callback));
     } else {
         tell_other_copy(callback as *const c_void, result);
+    }
+    if shared {
+        SHARING.store(false, Ordering::Release);
     }
     result
 }
@@ -121,7 +129,7 @@ pub unsafe fn subscribe_v2(
     let result = unsafe { original(handle, callback, data, params) };
     if !pass && result == CUPTI_SUCCESS {
         // SAFETY: CUPTI has just written it.
-        holder::subscribed(unsafe { *handle }, false);
+        holder::subscribed(unsafe { *handle }, None);
     }
     result
 }

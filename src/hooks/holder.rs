@@ -128,19 +128,18 @@ pub fn subscription() -> Option<SubscriberHandle> {
         .then(|| SubscriberHandle(SUBSCRIPTION.handle.load(Ordering::Acquire)))
 }
 
-/// The tool is about to subscribe with this callback; gives the one to subscribe with.
-pub fn subscribing(callback: CallbackFunc) -> CallbackFunc {
-    SUBSCRIPTION
-        .callback
-        .store(callback as *mut (), Ordering::Release);
-    SUBSCRIPTION.launches.store(0, Ordering::Release);
-    trampoline
-}
+/// What a tool subscribes with in place of its own callback, so that its subscription can be shared.
+pub const TRAMPOLINE: CallbackFunc = trampoline;
 
-/// The tool has subscribed.
-pub fn subscribed(handle: SubscriberHandle, shared: bool) {
+/// A tool has subscribed; with [`TRAMPOLINE`] in place of `shared`, if that is given.
+pub fn subscribed(handle: SubscriberHandle, shared: Option<CallbackFunc>) {
+    let callback = shared.map_or(std::ptr::null_mut(), |callback| callback as *mut ());
+    SUBSCRIPTION.callback.store(callback, Ordering::Release);
+    SUBSCRIPTION.launches.store(0, Ordering::Release);
     SUBSCRIPTION.handle.store(handle.0, Ordering::Release);
-    SUBSCRIPTION.shared.store(shared, Ordering::Release);
+    SUBSCRIPTION
+        .shared
+        .store(shared.is_some(), Ordering::Release);
     SUBSCRIPTION.present.store(true, Ordering::Release);
 }
 
@@ -248,7 +247,10 @@ mod tests {
     #[test]
     fn a_tool_holds_cupti_until_it_was_quiet_for_a_while_or_left() {
         assert!(!is_held());
-        subscribed(SubscriberHandle(std::ptr::null_mut()), true);
+        subscribed(
+            SubscriberHandle(std::ptr::null_mut()),
+            Some(super::TRAMPOLINE),
+        );
         assert!(is_held(), "never had a kind on");
 
         let launch = driver_cbid::LAUNCH_KERNEL;
@@ -273,7 +275,7 @@ mod tests {
         assert!(is_held(), "went off just now");
         super::QUIET_SINCE.store(1, std::sync::atomic::Ordering::Release);
         assert!(!is_held());
-        subscribed(SubscriberHandle(std::ptr::null_mut()), false);
+        subscribed(SubscriberHandle(std::ptr::null_mut()), None);
         assert!(is_held(), "a subscription that cannot be shared");
         unsubscribed();
         assert!(!is_held());
