@@ -5,12 +5,14 @@
 //! still. So events and launches of a process wait for [`LATENESS`], are put in the order of their times
 //! and applied; a kernel is counted when its launch has been applied.
 
+mod threads;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 
 use crate::demangle::clean;
 use crate::events::{Body, Event, Kernel, Text, TextState};
 use crate::session::{ProcessId, Sink};
+use threads::ThreadNumbers;
 
 /// How long events wait for earlier ones, ns.
 const LATENESS: u64 = 1_000_000_000;
@@ -300,8 +302,7 @@ pub struct Ranges {
     latest: u64,
     /// Up to where events were looked at.
     looked: u64,
-    /// Threads of processes in other PID namespaces: their number there.
-    threads: HashMap<(u32, u32), u32>,
+    threads: ThreadNumbers,
 }
 
 impl Ranges {
@@ -323,21 +324,6 @@ impl Ranges {
             process.apply(until);
         }
     }
-
-    /// The number of a thread as its process counts, which NVTX events carry.
-    fn number_of(&mut self, pid: u32, tid: u32) -> u32 {
-        *self
-            .threads
-            .entry((pid, tid))
-            .or_insert_with(|| inner_number(pid, tid).unwrap_or(tid))
-    }
-}
-
-/// Innermost number of a thread; `None` once it is gone.
-fn inner_number(pid: u32, tid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let numbers = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-    numbers.split_whitespace().next_back()?.parse().ok()
 }
 
 fn name_of(text: &Text<'_>) -> String {
@@ -382,7 +368,7 @@ impl Sink for Ranges {
                 process.wait(*timestamp_ns, *tid, what);
             }
             Body::Correlation { id: launch, .. } => {
-                let thread = self.number_of(h.pid, h.tid);
+                let thread = self.threads.inside(h.pid, h.tid);
                 let process = self.processes.entry(id).or_default();
                 process.wait(h.time_ns, thread, What::Launch(*launch));
             }

@@ -4,18 +4,15 @@
 //! `nvtx_event_batch`, at the call site; then guard and panic barrier; then the event is written into the
 //! thread's batch, with its text copied.
 
-use std::ffi::CStr;
-
 use parcagpu_abi::nvtx::NvtxEvent;
 use parcagpu_abi::status::Counter;
 
 use super::sys::{
     COLOR_ARGB, Chars, DomainHandle, EventAttributes, MESSAGE_CHARS, MESSAGE_REGISTERED,
-    MESSAGE_WIDE, PAYLOAD_32_BITS, PAYLOADS, RangeId, ResourceAttributes, SIZE_END, StringHandle,
-    Wide, resource,
+    MESSAGE_WIDE, PAYLOAD_32_BITS, PAYLOADS, RangeId, SIZE_END, StringHandle, Wide,
 };
-use super::text::{self, ROOM};
-use super::{batch, domains, launch, names, strings, timer};
+use super::text;
+use super::{batch, domains, launch, strings, timer};
 use crate::entry::{self, Inside};
 use crate::probes;
 use crate::{clock, status};
@@ -38,7 +35,7 @@ pub enum Kind {
 
 /// What an event is given by the call.
 pub trait Describe {
-    /// Completes `event`; a text is copied into `room`, of at least [`ROOM`] bytes. The bytes used.
+    /// Completes `event`; a text is copied into `room`, of at least [`text::ROOM`] bytes. The bytes used.
     ///
     /// # Safety
     /// Pointers in `self` are null or what NVTX's functions take.
@@ -72,9 +69,26 @@ impl Describe for Wide {
     }
 }
 
+/// An event that says nothing.
+pub fn blank() -> NvtxEvent {
+    NvtxEvent {
+        timestamp_ns: 0,
+        tid: 0,
+        correlation_id: 0,
+        domain_id: 0,
+        kind: 0,
+        flags: 0,
+        color: 0,
+        device_id: 0,
+        payload: 0,
+        range_id: 0,
+        message: c"".as_ptr(),
+    }
+}
+
 /// A message by its type. Unknown types are no message.
 #[derive(Clone, Copy, Debug)]
-struct Message(i32, u64);
+pub struct Message(pub i32, pub u64);
 
 impl Describe for Message {
     unsafe fn describe(self, event: &mut NvtxEvent, room: &mut [u8]) -> usize {
@@ -114,7 +128,7 @@ pub unsafe fn read_sized<T: Copy>(from: *const T) -> Option<T> {
 }
 
 /// Whether the last field of `len` bytes at `offset` is there: half a field is none.
-fn has(size: u16, offset: usize, len: usize) -> bool {
+pub fn has(size: u16, offset: usize, len: usize) -> bool {
     offset + len <= usize::from(size)
 }
 
@@ -169,107 +183,23 @@ unsafe fn take(kind: Kind, domain: DomainHandle, range: RangeId, what: impl Desc
         let (correlation_id, device_id) = launch::current();
         let event = NvtxEvent {
             timestamp_ns,
-            tid: 0,
             correlation_id,
             domain_id: domains::id(domain),
             kind: kind as u16,
-            flags: 0,
-            color: 0,
             device_id,
-            payload: 0,
             range_id: range.0,
-            message: c"".as_ptr(),
+            ..blank()
         };
         // SAFETY: the caller's promise.
         batch::add(event, |event, room| unsafe { what.describe(event, room) });
     });
 }
 
-/// Runs `act` with a text as a C string, as our own code; without when this thread is in it already.
-///
-/// # Safety
-/// As for [`event`].
-pub unsafe fn with_text<R>(fallback: R, text: impl Describe, act: impl FnOnce(&CStr) -> R) -> R {
-    entry::guarded(fallback, || {
-        let mut room = [0; ROOM];
-        let mut event = NvtxEvent {
-            timestamp_ns: 0,
-            tid: 0,
-            correlation_id: 0,
-            domain_id: 0,
-            kind: 0,
-            flags: 0,
-            color: 0,
-            device_id: 0,
-            payload: 0,
-            range_id: 0,
-            message: c"".as_ptr(),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { text.describe(&mut event, &mut room) };
-        // SAFETY: set to a terminated string, in the room or for ever.
-        act(unsafe { CStr::from_ptr(event.message) })
-    })
-}
-
-/// The program names something.
-///
-/// # Safety
-/// As for [`event`].
-pub unsafe fn name(kind: names::Kind, id: u64, text: impl Describe + IsNull) {
-    if text.is_null() {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { with_text((), text, |name| names::name(kind, id, name)) };
-}
-
-/// Strings that may be missing.
-pub trait IsNull {
-    /// Whether there is none.
-    fn is_null(&self) -> bool;
-}
-
-impl<T> IsNull for *const T {
-    fn is_null(&self) -> bool {
-        (*self).is_null()
-    }
-}
-
-/// The program describes a resource: those that have a kind of their own are named.
-///
-/// # Safety
-/// `attributes` is null or as NVTX says.
-pub unsafe fn resource(attributes: *mut ResourceAttributes) {
-    // SAFETY: the caller's promise.
-    let Some(a) = (unsafe { read_sized(attributes.cast_const()) }) else {
-        return;
-    };
-    let kind = match a.identifier_type {
-        resource::NATIVE_THREAD => names::Kind::Thread,
-        resource::CUDA_DEVICE | resource::CUDART_DEVICE => names::Kind::Device,
-        resource::CUDA_STREAM | resource::CUDART_STREAM => names::Kind::Stream,
-        _ => return,
-    };
-    let id = match kind {
-        names::Kind::Stream => a.identifier,
-        // The union is wider than the number.
-        _ => a.identifier & u64::from(u32::MAX),
-    };
-    let named = (MESSAGE_CHARS..=MESSAGE_REGISTERED).contains(&a.message_type) && a.message != 0;
-    if named && has(a.size, 24, 8) {
-        let message = Message(a.message_type, a.message);
-        // SAFETY: the caller's promise.
-        unsafe { with_text((), message, |name| names::name(kind, id, name)) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Describe, EventAttributes, Message, read_sized};
+    use super::{Describe, EventAttributes, blank, read_sized};
     use crate::nvtx::strings;
     use crate::nvtx::text::ROOM;
-    use parcagpu_abi::nvtx::NvtxEvent;
     use std::ffi::CStr;
 
     const FULL: EventAttributes = EventAttributes {
@@ -287,19 +217,7 @@ mod tests {
     };
 
     fn described(attributes: &EventAttributes) -> (u32, u16, u64, String) {
-        let mut event = NvtxEvent {
-            timestamp_ns: 0,
-            tid: 0,
-            correlation_id: 0,
-            domain_id: 0,
-            kind: 0,
-            flags: 0,
-            color: 0,
-            device_id: 0,
-            payload: 0,
-            range_id: 0,
-            message: c"".as_ptr(),
-        };
+        let mut event = blank();
         let mut room = vec![0xff; ROOM];
         // SAFETY: tests give terminated strings, and sizes with so many bytes behind them.
         unsafe { (&raw const *attributes).describe(&mut event, &mut room) };
@@ -379,6 +297,5 @@ mod tests {
         // SAFETY: null is allowed.
         assert!(unsafe { read_sized::<EventAttributes>(std::ptr::null()) }.is_none());
         assert_eq!(described(&EventAttributes { message: 0, ..FULL }).3, "");
-        let _ = Message(0, 0);
     }
 }

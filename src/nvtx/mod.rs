@@ -9,7 +9,7 @@
 //! * [`shim`]: one function per slot: ours first, then the next tool's
 //! * [`collector`], [`batch`], [`text`]: from a call to an event in a batch of its thread
 //! * [`timer`]: batches that are 100 ms old
-//! * [`domains`], [`strings`], [`ranges`], [`names`]: what handles stand for, in all clients alike
+//! * [`domains`], [`strings`], [`ranges`], [`names`], [`naming`]: what handles stand for, in all clients alike
 //! * [`next`]: another injection library that gets every call after us
 //! * [`launch`]: the CUDA launch that a thread has open
 //! * [`process`]: forks and the end of the process
@@ -23,6 +23,7 @@ pub mod collector;
 pub mod domains;
 pub mod launch;
 pub mod names;
+pub mod naming;
 pub mod next;
 pub mod process;
 pub mod ranges;

@@ -10,7 +10,7 @@ use super::sys::{
     Chars, DomainHandle, EventAttributes, Module, NO_PUSH_POP_TRACKING, RangeId,
     ResourceAttributes, ResourceHandle, StringHandle, SyncAttributes, Wide,
 };
-use super::{domains, names, next, ranges, strings};
+use super::{domains, names, naming, next, ranges, strings};
 
 type Attributes = *const EventAttributes;
 type Pointer = *const c_void;
@@ -127,18 +127,18 @@ slots! {
     always Core 9 push_a(text: Chars) -> c_int, level: collector::event(Kind::Push, DEFAULT, NO_RANGE, text);
     always Core 10 push_w(text: Wide) -> c_int, level: collector::event(Kind::Push, DEFAULT, NO_RANGE, text);
     always Core 11 pop() -> c_int, level: collector::event(Kind::Pop, DEFAULT, NO_RANGE, Nothing);
-    always Core 14 name_thread_a(tid: u32, text: Chars) -> (), none: collector::name(names::Kind::Thread, tid.into(), text);
-    always Core 15 name_thread_w(tid: u32, text: Wide) -> (), none: collector::name(names::Kind::Thread, tid.into(), text);
+    always Core 14 name_thread_a(tid: u32, text: Chars) -> (), none: naming::name(names::Kind::Thread, tid.into(), text);
+    always Core 15 name_thread_w(tid: u32, text: Wide) -> (), none: naming::name(names::Kind::Thread, tid.into(), text);
 
-    always Cuda 1 name_device_a(device: c_int, text: Chars) -> (), none: collector::name(names::Kind::Device, ordinal(device), text);
-    always Cuda 2 name_device_w(device: c_int, text: Wide) -> (), none: collector::name(names::Kind::Device, ordinal(device), text);
-    always Cuda 5 name_stream_a(stream: Pointer, text: Chars) -> (), none: collector::name(names::Kind::Stream, stream as u64, text);
-    always Cuda 6 name_stream_w(stream: Pointer, text: Wide) -> (), none: collector::name(names::Kind::Stream, stream as u64, text);
+    always Cuda 1 name_device_a(device: c_int, text: Chars) -> (), none: naming::name(names::Kind::Device, ordinal(device), text);
+    always Cuda 2 name_device_w(device: c_int, text: Wide) -> (), none: naming::name(names::Kind::Device, ordinal(device), text);
+    always Cuda 5 name_stream_a(stream: Pointer, text: Chars) -> (), none: naming::name(names::Kind::Stream, stream as u64, text);
+    always Cuda 6 name_stream_w(stream: Pointer, text: Wide) -> (), none: naming::name(names::Kind::Stream, stream as u64, text);
 
-    always CudaRt 1 name_rt_device_a(device: c_int, text: Chars) -> (), none: collector::name(names::Kind::Device, ordinal(device), text);
-    always CudaRt 2 name_rt_device_w(device: c_int, text: Wide) -> (), none: collector::name(names::Kind::Device, ordinal(device), text);
-    always CudaRt 3 name_rt_stream_a(stream: Pointer, text: Chars) -> (), none: collector::name(names::Kind::Stream, stream as u64, text);
-    always CudaRt 4 name_rt_stream_w(stream: Pointer, text: Wide) -> (), none: collector::name(names::Kind::Stream, stream as u64, text);
+    always CudaRt 1 name_rt_device_a(device: c_int, text: Chars) -> (), none: naming::name(names::Kind::Device, ordinal(device), text);
+    always CudaRt 2 name_rt_device_w(device: c_int, text: Wide) -> (), none: naming::name(names::Kind::Device, ordinal(device), text);
+    always CudaRt 3 name_rt_stream_a(stream: Pointer, text: Chars) -> (), none: naming::name(names::Kind::Stream, stream as u64, text);
+    always CudaRt 4 name_rt_stream_w(stream: Pointer, text: Wide) -> (), none: naming::name(names::Kind::Stream, stream as u64, text);
 
     always Core2 1 domain_mark_ex(d: DomainHandle, e: Attributes) -> (), none: collector::event(Kind::Mark, d, NO_RANGE, e);
     always Core2 2 domain_start_ex(d: DomainHandle, e: Attributes) -> RangeId, range: start(d, e);
@@ -174,14 +174,14 @@ unsafe fn start(domain: DomainHandle, what: impl collector::Describe) -> RangeId
 /// As for [`collector::event`].
 unsafe fn register(text: impl collector::Describe) -> StringHandle {
     // SAFETY: the caller's promise.
-    unsafe { collector::with_text(StringHandle(0), text, strings::register) }
+    unsafe { naming::with_text(StringHandle(0), text, strings::register) }
 }
 
 /// # Safety
 /// As for [`collector::event`].
 unsafe fn create(text: impl collector::Describe) -> DomainHandle {
     // SAFETY: the caller's promise.
-    unsafe { collector::with_text(DEFAULT, text, domains::create) }
+    unsafe { naming::with_text(DEFAULT, text, domains::create) }
 }
 
 /// A resource of ours is a number that nothing hangs on.
@@ -190,6 +190,6 @@ unsafe fn create(text: impl collector::Describe) -> DomainHandle {
 /// As for [`collector::event`].
 unsafe fn resource(attributes: *mut ResourceAttributes) -> ResourceHandle {
     // SAFETY: the caller's promise.
-    unsafe { collector::resource(attributes) };
+    unsafe { naming::resource(attributes) };
     ResourceHandle(0x0d0c_0000_0000_0000 | (ranges::fresh().0 & 0xffff_ffff))
 }
