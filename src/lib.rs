@@ -40,7 +40,7 @@ pub mod watch;
 pub extern "C" fn InitializeInjection() -> std::ffi::c_int {
     // Inside cuInit the driver is not ready; where that is hooked, the hook starts when it is.
     if !hooks::boot::is_initialising() {
-        entry::guarded((), lifecycle::start);
+        entry::guarded((), || lifecycle::start(lifecycle::Way::Injected));
     }
     1
 }

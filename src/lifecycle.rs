@@ -5,18 +5,21 @@
 //!   does nothing. A child forked before that starts over by itself.
 //! * Exit waits for our thread, at most 400 ms; `_exit` and signals end the process without us.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use once_cell::race::OnceBool;
+use once_cell::race::{OnceBool, OnceBox};
 use parcagpu_abi::status::{Counter, State, Status};
 
 use crate::config::{self, ApiCallbacks, Config};
-use crate::cupti::driver::Driver;
+use crate::cupti::locate::file_of;
 use crate::hooks::{self, installed};
 use crate::machine::Machine;
-use crate::{clock, entry, errors, log, nvtx, session, status, watch};
+use crate::{clock, entry, errors, log, nvtx, probes, session, status, watch};
 
+/// Longest time that `cuInit` waits for CUPTI when a consumer listens already.
+const ACTIVE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest time the end of the process waits for us.
 const EXIT_LIMIT: Duration = Duration::from_millis(400);
 
@@ -69,12 +72,32 @@ static LOADED: extern "C" fn() = on_load;
 extern "C" fn on_load() {
     entry::barrier((), || {
         log::remember_stderr();
+        own_path();
         is_off();
     });
 }
 
-/// Starts the session. Idempotent; concurrent calls return at once.
-pub fn start() {
+/// The file of this library. Asked for the first time when the library is loaded, so that nobody waits for
+/// the loader's lock later.
+pub fn own_path() -> Option<&'static Path> {
+    static PATH: OnceBox<Option<PathBuf>> = OnceBox::new();
+    PATH.get_or_init(|| Box::new(file_of(on_load as *const std::ffi::c_void)))
+        .as_deref()
+}
+
+/// Who starts the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The driver, from inside `cuInit` and after it loaded us: its locks are held, and this thread may use
+    /// them.
+    Injected,
+    /// A hook, after the driver is ready. Another thread may hold the loader's lock and wait for this one.
+    Hooked,
+}
+
+/// Starts the session. Idempotent; concurrent calls return at once. Consumers that listen already lose
+/// nothing: the session is active for them when this returns, or after [`ACTIVE_LIMIT`] at the latest.
+pub fn start(way: Way) {
     if is_off() || in_forked_child() || STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -95,12 +118,6 @@ pub fn start() {
         installed::decide_in_callbacks();
     }
     let session = session::make(config);
-    if let Some(driver) = Driver::find() {
-        let version = session.set_driver(driver).version();
-        block
-            .driver_version
-            .store(version.unwrap_or(0), Ordering::Relaxed);
-    }
     // SAFETY: the handler does only what a forked child may.
     unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
     register_exit();
@@ -108,11 +125,14 @@ pub fn start() {
         errors::report(0, "configuration", &problem.0);
     }
     let mut machine = Machine::new(session);
-    // Consumers that listen already lose nothing.
-    machine.tick();
-    if !watch::start(machine) {
+    if way == Way::Injected {
+        machine.begin();
+    }
+    if !watch::start(machine, way) {
         session.set_active(false);
         status::set_state(State::Stopped, "the watch thread could not be started");
+    } else if way == Way::Hooked && (probes::session_wanted() || probes::cubin_loaded::enabled()) {
+        watch::await_begin(ACTIVE_LIMIT);
     }
 }
 
@@ -127,7 +147,10 @@ pub fn register_exit() {
 }
 
 extern "C" fn on_exit() {
-    if in_forked_child() {
+    // SAFETY: getpid has no preconditions.
+    let pid = unsafe { libc::getpid() } as u32;
+    // A child made without atfork handlers has no thread of ours either.
+    if in_forked_child() || status::block().pid.load(Ordering::Relaxed) != pid {
         return;
     }
     if ENDING.swap(true, Ordering::Relaxed) {

@@ -105,6 +105,17 @@ impl Machine {
         }
     }
 
+    /// The first look. Asks the loader for libcuda.
+    pub fn begin(&mut self) {
+        if let Some(driver) = Driver::find() {
+            let version = self.session.set_driver(driver).version();
+            status::block()
+                .driver_version
+                .store(version.unwrap_or(0), Ordering::Relaxed);
+        }
+        self.tick();
+    }
+
     /// One look at consumers, and what is due.
     pub fn tick(&mut self) {
         status::publish_counts();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::entry::{self, Inside};
 use crate::errors;
 use crate::hooks::holder;
+use crate::lifecycle::Way;
 use crate::machine::{Machine, Turn};
 use crate::nvtx::timer;
 
@@ -36,20 +37,22 @@ enum End {
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 static END: Mutex<End> = Mutex::new(End::Done);
 static ENDED: Condvar = Condvar::new();
+static BEGUN: Mutex<bool> = Mutex::new(false);
+static BEGINS: Condvar = Condvar::new();
 
 fn end() -> std::sync::MutexGuard<'static, End> {
     END.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Starts the thread. Without it nothing is ever flushed, so a session that cannot have one is over.
-pub fn start(machine: Machine) -> bool {
+pub fn start(machine: Machine, way: Way) -> bool {
     *end() = End::No;
     with_machine(STEP_ASIDE_LIMIT, |slot| *slot = Some(machine));
     let started = without_signals(|| {
         std::thread::Builder::new()
             .name("parcagpu".to_owned())
             .stack_size(STACK)
-            .spawn(run)
+            .spawn(move || run(way))
     });
     match started {
         Ok(_) => true,
@@ -114,10 +117,21 @@ fn step_back() {
     }
 }
 
-fn run() {
+fn run(way: Way) {
     step_back();
     let _inside = Inside::nested();
     timer::by_session(true);
+    if way == Way::Hooked {
+        entry::barrier((), || {
+            with_machine(Duration::ZERO, |slot| {
+                if let Some(machine) = slot {
+                    machine.begin();
+                }
+            });
+        });
+    }
+    *BEGUN.lock().unwrap_or_else(|e| e.into_inner()) = true;
+    BEGINS.notify_all();
     let mut wait = LOOK_PERIOD;
     let mut next = Instant::now() + LOOK_PERIOD;
     loop {
@@ -154,6 +168,12 @@ fn run() {
     });
     *end() = End::Done;
     ENDED.notify_all();
+}
+
+/// Waits until the thread has had its first look, until `limit` at the latest.
+pub fn await_begin(limit: Duration) {
+    let begun = BEGUN.lock().unwrap_or_else(|e| e.into_inner());
+    drop(BEGINS.wait_timeout_while(begun, limit, |begun| !*begun));
 }
 
 /// Asks the thread to finish, and waits for it until `limit` at the latest.

@@ -8,7 +8,8 @@ use std::ffi::{c_char, c_void};
 
 use crate::cubin::modules;
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
-use crate::{entry, lifecycle};
+use crate::entry;
+use crate::lifecycle::{self, Way};
 
 type Ptr = *mut c_void;
 
@@ -24,7 +25,7 @@ pub fn is_initialising() -> bool {
 
 /// The driver works: start, if nothing has started yet.
 pub fn driver_works() {
-    entry::guarded((), lifecycle::start);
+    entry::guarded((), || lifecycle::start(Way::Hooked));
 }
 
 fn after(result: CUresult) -> CUresult {

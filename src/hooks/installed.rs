@@ -10,7 +10,6 @@ use parcagpu_interpose::{Choice, EngineKind, Outcome, Refusal, Report};
 
 use crate::config;
 use crate::cupti::driver::Driver;
-use crate::cupti::locate::file_of;
 use crate::cupti::sys::driver_cbid as cbid;
 use crate::{entry, errors, lifecycle, status};
 
@@ -171,7 +170,7 @@ fn ask_driver_to_load_us() {
     if std::env::var_os(INJECTION).is_some() {
         return;
     }
-    if let Some(path) = file_of(report as *const std::ffi::c_void) {
+    if let Some(path) = lifecycle::own_path() {
         // SAFETY: nobody else reads the environment at this moment, unless the program loads the driver
         // beside other threads and no hook could be placed; there is no other way in then.
         unsafe { std::env::set_var(INJECTION, path) };

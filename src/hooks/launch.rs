@@ -10,16 +10,18 @@ use std::ffi::c_void;
 
 use super::{boot, installed};
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult, LaunchConfig, driver_cbid};
+use crate::nvtx;
 use crate::sampling::launch::Kind;
 use crate::sampling::switch::Generation;
-use crate::{nvtx, session};
+use crate::session::{self, Session};
 
 type Ptr = *mut c_void;
 
 /// The launch that is open on a thread.
 #[derive(Clone, Copy)]
 struct Open {
-    inside: bool,
+    /// Address of a variable of the call; 0: none is open.
+    frame: usize,
     generation: Option<Generation>,
     /// The id CUPTI gave on entry, until the launch was reported.
     id: Option<u32>,
@@ -27,7 +29,7 @@ struct Open {
 }
 
 const NONE: Open = Open {
-    inside: false,
+    frame: 0,
     generation: None,
     id: None,
     reported: false,
@@ -70,12 +72,20 @@ fn around(kind: Kind, cbid: u32, call: impl FnOnce() -> CUresult) -> CUresult {
         }
         return result;
     };
-    if OPEN.get().inside || !installed::decides(cbid) {
+    let here = 0u8;
+    let frame = std::ptr::from_ref(&here).addr();
+    let outer = OPEN.get();
+    if outer.frame > frame || !installed::decides(cbid) {
         return call();
+    }
+    if outer.frame != 0 {
+        // Its stack is gone: somebody jumped out of that launch.
+        OPEN.set(NONE);
+        close(session, kind, outer);
     }
     let generation = session.sampler.take(kind, session);
     OPEN.set(Open {
-        inside: true,
+        frame,
         generation,
         ..NONE
     });
@@ -84,18 +94,24 @@ fn around(kind: Kind, cbid: u32, call: impl FnOnce() -> CUresult) -> CUresult {
     if result != CUDA_SUCCESS {
         kind.uncount();
     }
-    if let Some(generation) = generation {
-        session.sampler.switch.leave(generation, session);
-        if let Some(id) = open.id {
-            // Entered, but callbacks went off before it returned.
-            session.sampler.correlation.cancel(id);
-            nvtx::launch::closed();
-        }
-        if !open.reported {
-            session.sampler.give_back(kind);
-        }
-    }
+    close(session, kind, open);
     result
+}
+
+/// The end of a launch's part in the switch.
+fn close(session: &Session, kind: Kind, open: Open) {
+    let Some(generation) = open.generation else {
+        return;
+    };
+    session.sampler.switch.leave(generation, session);
+    if let Some(id) = open.id {
+        // Entered, but callbacks went off before it returned, or it never did.
+        session.sampler.correlation.cancel(id);
+        nvtx::launch::closed();
+    }
+    if !open.reported {
+        session.sampler.give_back(kind);
+    }
 }
 
 macro_rules! launches {
