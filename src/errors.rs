@@ -99,16 +99,21 @@ fn fire(event: &Event) {
 
 #[cfg(test)]
 mod tests {
-    use super::report;
-    use crate::status;
-    use parcagpu_abi::status::Counter;
+    use super::{LOG, report};
 
     #[test]
-    fn the_same_error_counts_once() {
-        let before = status::block().get(Counter::Errors);
-        report(7, "test", "once\0only");
-        report(7, "test", "once\0only");
-        assert_eq!(status::block().get(Counter::Errors), before + 1);
-        assert_eq!(status::block().last_error.load(), "test: once?only");
+    fn the_same_error_is_kept_once_and_without_nul() {
+        report(7, "test of errors", "once\0only");
+        report(7, "test of errors", "once\0only");
+        let log = LOG.lock().unwrap();
+        let kept: Vec<_> = log
+            .as_ref()
+            .unwrap()
+            .kept
+            .iter()
+            .filter(|event| event.component.as_c_str() == c"test of errors")
+            .collect();
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept[0].message.as_c_str(), c"once?only");
     }
 }

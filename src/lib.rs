@@ -4,7 +4,7 @@
 //! guest: it does nothing until CUDA is initialised, next to nothing until a consumer attaches to a
 //! probe, and it neither prints nor aborts nor blocks.
 //!
-//! * [`hooks`], [`lifecycle`]: how it comes up, and what happens on fork and exit
+//! * [`hooks`], [`lifecycle`], [`loading`]: how it comes up, and what happens on fork and exit
 //! * [`session`], [`machine`], [`watch`]: dormant, active, yielded; and our one thread
 //! * [`cupti`]: the library the records come from
 //! * [`cubin`]: the machine code of loaded modules
@@ -21,6 +21,7 @@ pub mod entry;
 pub mod errors;
 pub mod hooks;
 pub mod lifecycle;
+pub mod loading;
 pub mod log;
 pub mod machine;
 pub mod metadata;
@@ -40,7 +41,7 @@ pub mod watch;
 pub extern "C" fn InitializeInjection() -> std::ffi::c_int {
     // Inside cuInit the driver is not ready; where that is hooked, the hook starts when it is.
     if !hooks::boot::is_initialising() {
-        entry::guarded((), || lifecycle::start(lifecycle::Way::Injected));
+        entry::guarded((), || lifecycle::start(lifecycle::Way::Here));
     }
     1
 }

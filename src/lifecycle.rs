@@ -88,11 +88,12 @@ pub fn own_path() -> Option<&'static Path> {
 /// Who starts the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The driver, from inside `cuInit` and after it loaded us: its locks are held, and this thread may use
-    /// them.
-    Injected,
-    /// A hook, after the driver is ready. Another thread may hold the loader's lock and wait for this one.
-    Hooked,
+    /// A thread that may hold the loader's or the driver's locks, so that no other thread can do it: the
+    /// driver's, from inside `cuInit`, or one that runs a constructor.
+    Here,
+    /// A hook on any other thread, after the driver is ready. Somebody may hold the loader's lock and wait
+    /// for this thread, so our own does what needs it.
+    Aside,
 }
 
 /// Starts the session. Idempotent; concurrent calls return at once. Consumers that listen already lose
@@ -125,13 +126,13 @@ pub fn start(way: Way) {
         errors::report(0, "configuration", &problem.0);
     }
     let mut machine = Machine::new(session);
-    if way == Way::Injected {
+    if way == Way::Here {
         machine.begin();
     }
     if !watch::start(machine, way) {
         session.set_active(false);
         status::set_state(State::Stopped, "the watch thread could not be started");
-    } else if way == Way::Hooked && (probes::session_wanted() || probes::cubin_loaded::enabled()) {
+    } else if way == Way::Aside && (probes::session_wanted() || probes::cubin_loaded::enabled()) {
         watch::await_begin(ACTIVE_LIMIT);
     }
 }

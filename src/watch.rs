@@ -121,7 +121,7 @@ fn run(way: Way) {
     step_back();
     let _inside = Inside::nested();
     timer::by_session(true);
-    if way == Way::Hooked {
+    if way == Way::Aside {
         entry::barrier((), || {
             with_machine(Duration::ZERO, |slot| {
                 if let Some(machine) = slot {

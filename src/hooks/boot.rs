@@ -10,6 +10,7 @@ use crate::cubin::modules;
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::entry;
 use crate::lifecycle::{self, Way};
+use crate::loading;
 
 type Ptr = *mut c_void;
 
@@ -25,7 +26,12 @@ pub fn is_initialising() -> bool {
 
 /// The driver works: start, if nothing has started yet.
 pub fn driver_works() {
-    entry::guarded((), || lifecycle::start(Way::Hooked));
+    entry::guarded((), || {
+        lifecycle::start(match loading::on_this_thread() {
+            true => Way::Here,
+            false => Way::Aside,
+        });
+    });
 }
 
 fn after(result: CUresult) -> CUresult {
