@@ -15,13 +15,14 @@ const NOTHING: f64 = 1e-6;
 const SOME: f64 = 1000.0;
 const EVERYTHING: f64 = 1e9;
 const STATE: &str = "PARCAGPU_BENCH_STATE";
-const STATES: [&str; 6] = [
+const STATES: [&str; 7] = [
     "bare",
     "idle",
     "refused",
     "foreign",
     "sampled",
     "everything",
+    "records",
 ];
 
 fn main() {
