@@ -29,6 +29,8 @@ struct Event {
 struct Log {
     told: HashSet<Arc<Event>>,
     kept: VecDeque<Arc<Event>>,
+    /// One of each component that reports this way.
+    latest: Vec<Arc<Event>>,
 }
 
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
@@ -64,12 +66,43 @@ pub fn report(code: i32, component: &str, message: &str) {
         }
         block.last_error_code.store(code, Ordering::Relaxed);
     }
+    tell(&event);
+}
+
+fn tell(event: &Event) {
+    let (component, message) = (
+        event.component.to_string_lossy(),
+        event.message.to_string_lossy(),
+    );
     status::set_text(
         &status::block().last_error,
-        &format!("{component}: {}", event.message.to_string_lossy()),
+        &format!("{component}: {message}"),
     );
-    crate::debug_log!(1, "error {code} {component}: {message}");
-    fire(&event);
+    crate::debug_log!(1, "error {} {component}: {message}", event.code);
+    fire(event);
+}
+
+/// Tells how things are now where that changes again and again: of all that one component told this way only
+/// the latest is kept.
+pub fn report_latest(code: i32, component: &str, message: &str) {
+    let event = Arc::new(Event {
+        code,
+        message: c_string(message),
+        component: c_string(component),
+    });
+    {
+        let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
+        let log = log.get_or_insert_with(Log::default);
+        if log.latest.contains(&event) {
+            return;
+        }
+        log.latest.retain(|kept| kept.component != event.component);
+        log.latest.push(Arc::clone(&event));
+        let block = status::block();
+        block.add(Counter::Errors, 1);
+        block.last_error_code.store(code, Ordering::Relaxed);
+    }
+    tell(&event);
 }
 
 /// Fires every kept error again.
@@ -77,7 +110,7 @@ pub fn replay() {
     let kept: Vec<Arc<Event>> = {
         let log = LOG.lock().unwrap_or_else(|e| e.into_inner());
         log.as_ref()
-            .map(|log| log.kept.iter().cloned().collect())
+            .map(|log| log.kept.iter().chain(&log.latest).cloned().collect())
             .unwrap_or_default()
     };
     for event in &kept {
@@ -99,7 +132,24 @@ fn fire(event: &Event) {
 
 #[cfg(test)]
 mod tests {
-    use super::{LOG, report};
+    use super::{LOG, report, report_latest};
+
+    #[test]
+    fn of_what_changes_only_the_latest_is_kept() {
+        for turn in 0..2000 {
+            report_latest(39, "test of turns", &format!("turn {turn}"));
+        }
+        let log = LOG.lock().unwrap();
+        let log = log.as_ref().unwrap();
+        let kept: Vec<_> = log
+            .latest
+            .iter()
+            .filter(|event| event.component.as_c_str() == c"test of turns")
+            .collect();
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept[0].message.as_c_str(), c"turn 1999");
+        assert!(log.told.len() < 1000, "turns use up nothing");
+    }
 
     #[test]
     fn the_same_error_is_kept_once_and_without_nul() {

@@ -130,7 +130,6 @@ pub fn start(way: Way) {
         machine.begin();
     }
     if !watch::start(machine, way) {
-        session.set_active(false);
         status::set_state(State::Stopped, "the watch thread could not be started");
     } else if way == Way::Aside && (probes::session_wanted() || probes::cubin_loaded::enabled()) {
         watch::await_begin(ACTIVE_LIMIT);

@@ -214,7 +214,7 @@ impl Machine {
         let name = holder::name();
         status::set_text(&status::block().cupti_holder, &name);
         let why = format!("CUPTI is held by {name} (turn {})", holder::turns());
-        errors::report(
+        errors::report_latest(
             CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED as i32,
             "yield",
             &format!("{why}; there are no launches and kernel times until it lets go"),
@@ -242,6 +242,17 @@ impl Machine {
         while self.session.pool.outstanding() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Nobody will look any more: what was switched on goes off.
+    pub fn abandon(&mut self) {
+        if let Phase::Active(subscription) | Phase::Closing(subscription) =
+            std::mem::replace(&mut self.phase, Phase::Failed)
+        {
+            self.deactivate(subscription, clock::monotonic_ns());
+            self.flush(ACTIVITY_FLUSH_FORCED);
+        }
+        self.session.set_active(false);
     }
 
     fn activate(&mut self, now: u64, pause: u64) -> Phase {

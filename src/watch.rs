@@ -58,6 +58,11 @@ pub fn start(machine: Machine, way: Way) -> bool {
         Ok(_) => true,
         Err(error) => {
             *end() = End::Done;
+            with_machine(STEP_ASIDE_LIMIT, |slot| {
+                if let Some(machine) = slot {
+                    machine.abandon();
+                }
+            });
             errors::report(
                 error.raw_os_error().unwrap_or(0),
                 "library",

@@ -20,13 +20,13 @@ use crate::cupti::sys::{
 };
 use crate::entry::{self, Inside};
 use crate::machine::Turn;
-use crate::{errors, session, watch};
+use crate::{errors, lifecycle, session, watch};
 
 type Ptr = *mut c_void;
 
-/// Whether a call is our own.
+/// Whether a call is our own, or made in a forked child, where nothing is ours to give up.
 fn is_ours() -> bool {
-    entry::is_inside()
+    entry::is_inside() || lifecycle::in_forked_child()
 }
 
 /// Whether the program is to be refused: it asks for what we have and will not give.

@@ -153,7 +153,7 @@ pub fn offer() {
     if std::env::var_os(INJECTION).is_some() {
         return;
     }
-    if let Some(path) = file_of(offer as *const c_void) {
+    if let Some(path) = lifecycle::own_path() {
         // SAFETY: called once, by the thread that initialises CUDA; a thread that reads the environment
         // at this moment without glibc's lock is the program's own race with every `setenv`.
         unsafe { std::env::set_var(INJECTION, path) };
