@@ -279,11 +279,11 @@ def time_of(ns, sign=""):
 def main():
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
     parser.add_argument("--bin-dir", help="folder with parcagpu, libparcagpu.so and launch_cost")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, help="40; 3 on the simulated driver")
     parser.add_argument("--limit", type=float, default=540, help="stop with what there is before so many seconds")
     parser.add_argument("--groups", default=",".join(GROUPS), help=f"of {', '.join(GROUPS)}; the first has a turn in every round")
     parser.add_argument("--states", help="besides bare, of " + ", ".join(list(TITLES)[1:]))
-    parser.add_argument("--seconds", type=float, default=0.3, help="per row and process")
+    parser.add_argument("--seconds", type=float, help="per row and process, 0.3; 0.05 on the simulated driver")
     parser.add_argument("--torch-seconds", type=float, default=1.5, help="per model and process")
     parser.add_argument("--python", default=sys.executable, help="a Python with PyTorch")
     parser.add_argument("--rival", help="another profiling library, to be measured in the same rounds")
@@ -305,7 +305,7 @@ def main():
 def measure_all(options):
     if not options.bin_dir:
         fail("--bin-dir is missing", 2)
-    if options.rounds < 1:
+    if options.rounds is not None and options.rounds < 1:
         fail("--rounds must be 1 or more", 2)
     groups = options.groups.split(",")
     states = options.states.split(",") if options.states else [s for s in TITLES if s not in ("bare", "rival")]
@@ -338,6 +338,9 @@ def measure_all(options):
         }
         if simulated:
             print("simulated driver: not a measurement of a GPU")
+        # There it is tried, no more.
+        options.rounds = options.rounds or (3 if simulated else 40)
+        options.seconds = options.seconds or (0.05 if simulated else 0.3)
         return host, run_rounds(bench, options, groups, states, host)
 
 
