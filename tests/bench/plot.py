@@ -21,7 +21,7 @@ def svg(rows, titles, subtitle):
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 90}" height="{height}" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="12" y="22" font-size="15">Time relative to bare, median and 95 % interval</text>',
+        '<text x="12" y="22" font-size="15">Time relative to bare, median and 95 % interval</text>',
         f'<text x="12" y="42" fill="#555">{html.escape(subtitle)}</text>',
     ]
     for tick in TICKS:
