@@ -1,4 +1,4 @@
-# The names people know from the C++ library. Each calls scripts/, which has the options.
+# The names people know from the C++ library. Each calls a script, which has the options.
 MAKEFLAGS += --no-print-directory
 
 .PHONY: local debug clean test test-nvtx test-nvtx-real test-pc-mock test-pc-real test-multi generate bpf-test \
