@@ -234,8 +234,17 @@ impl Api {
     }
 
     /// Sets an attribute whose value is one byte.
-    pub fn set_attribute_u8(&self, attribute: u32, mut value: u8) -> Result<(), CuptiError> {
-        let mut size = size_of::<u8>();
+    pub fn set_attribute_u8(&self, attribute: u32, value: u8) -> Result<(), CuptiError> {
+        self.set_attribute(attribute, value)
+    }
+
+    /// Sets an attribute whose value is a `size_t`.
+    pub fn set_attribute_size(&self, attribute: u32, value: usize) -> Result<(), CuptiError> {
+        self.set_attribute(attribute, value)
+    }
+
+    fn set_attribute<T>(&self, attribute: u32, mut value: T) -> Result<(), CuptiError> {
+        let mut size = size_of::<T>();
         // SAFETY: `size` bytes at `value` are readable and writable.
         check("cuptiActivitySetAttribute", unsafe {
             (self.symbols.set_attribute)(attribute as c_int, &mut size, (&raw mut value).cast())

@@ -279,6 +279,7 @@ fn constants_of_all_versions(out: &mut Vec<Check>) {
         STREAM_PER_THREAD = "CU_STREAM_PER_THREAD",
     });
     constants!(out, since(12, 3), {
+        ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT = "CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT",
         ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER = "CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER",
     });
     constants!(out, only(11, 8), { API_VERSION_11_8 = "CUPTI_API_VERSION" });
