@@ -6,11 +6,12 @@
 //! * Exit waits for our thread, at most 400 ms; `_exit` and signals end the process without us.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use once_cell::race::{OnceBool, OnceBox};
 use parcagpu_abi::status::{Counter, State, Status};
+use parcagpu_interpose::Uncancelled;
 
 use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::locate::file_of;
@@ -23,6 +24,9 @@ const ACTIVE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest time the end of the process waits for us.
 const EXIT_LIMIT: Duration = Duration::from_millis(400);
 
+static MAIN_LEFT: AtomicBool = AtomicBool::new(false);
+/// `CLOCK_MONOTONIC` ns.
+static STARTED_AT: AtomicU64 = AtomicU64::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
 static ENDING: AtomicBool = AtomicBool::new(false);
 static IN_CHILD: AtomicBool = AtomicBool::new(false);
@@ -73,7 +77,9 @@ extern "C" fn on_load() {
     entry::barrier((), || {
         log::remember_stderr();
         own_path();
-        is_off();
+        if !is_off() {
+            watch_main_thread();
+        }
     });
 }
 
@@ -99,11 +105,21 @@ pub enum Way {
 /// Starts the session. Idempotent; concurrent calls return at once. Consumers that listen already lose
 /// nothing: the session is active for them when this returns, or after [`ACTIVE_LIMIT`] at the latest.
 pub fn start(way: Way) {
-    if is_off() || in_forked_child() || STARTED.swap(true, Ordering::AcqRel) {
+    if is_off() || in_forked_child() {
+        return;
+    }
+    // A thread that is to be cancelled is cancelled after this, not in the middle.
+    let _whole = Uncancelled::begin();
+    if STARTED.swap(true, Ordering::AcqRel) {
+        if way == Way::Aside {
+            await_begin();
+        }
         return;
     }
     entry::silence_panics();
-    hooks::want(u8::MAX, false);
+    // Others come here until the session has begun, so that their launches are not missed.
+    hooks::want(!hooks::BOOT, false);
+    STARTED_AT.store(clock::monotonic_ns(), Ordering::Release);
     nvtx::offer();
     let (config, problems) = Config::from_environment();
     log::set_level(config.debug);
@@ -138,8 +154,45 @@ pub fn start(way: Way) {
     }
     if !watch::start(machine, way) {
         status::set_state(State::Stopped, "the watch thread could not be started");
-    } else if way == Way::Aside && (probes::session_wanted() || probes::cubin_loaded::enabled()) {
-        watch::await_begin(ACTIVE_LIMIT);
+    } else if way == Way::Aside {
+        await_begin();
+    }
+}
+
+/// Waits for a session that another thread begins, if a consumer listens: until [`ACTIVE_LIMIT`] after it was
+/// started, whoever waits.
+fn await_begin() {
+    if !probes::session_wanted() && !probes::cubin_loaded::enabled() {
+        return;
+    }
+    let started = STARTED_AT.load(Ordering::Acquire);
+    let since = Duration::from_nanos(clock::monotonic_ns().saturating_sub(started));
+    watch::await_begin(ACTIVE_LIMIT.saturating_sub(since));
+}
+
+/// Whether the program is over but for us: its first thread has left by `pthread_exit`, and there is no
+/// other. Asks the kernel only once the first thread has left.
+pub fn is_alone() -> bool {
+    MAIN_LEFT.load(Ordering::Relaxed)
+        && std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= 2)
+}
+
+/// Lets us learn that the first thread leaves, which this is if the library was there from the start.
+fn watch_main_thread() {
+    unsafe extern "C" fn on_main_left(_value: *mut libc::c_void) {
+        MAIN_LEFT.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: neither call has preconditions.
+    if unsafe { libc::gettid() != libc::getpid() } {
+        return;
+    }
+    let mut key = 0;
+    // SAFETY: the destructor is a function of ours, which is never unmapped; any value but null has it called
+    // when this thread ends by itself. The end of the process does not call it.
+    unsafe {
+        if libc::pthread_key_create(&mut key, Some(on_main_left)) == 0 {
+            libc::pthread_setspecific(key, (&raw const MAIN_LEFT).cast());
+        }
     }
 }
 

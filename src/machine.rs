@@ -131,7 +131,12 @@ impl Machine {
                 self.tell_yielded();
                 Phase::Yielded
             }
-            Phase::Active(subscription) if !wanted => self.deactivate(subscription, now),
+            // A consumer of cubins keeps module events coming.
+            Phase::Active(subscription)
+                if !(wanted || subscription.modules && probes::cubin_loaded::enabled()) =>
+            {
+                self.deactivate(subscription, now)
+            }
             Phase::Active(subscription) => self.keep_house(subscription, now),
             Phase::Closing(subscription) => self.deactivate(subscription, now),
             Phase::Yielded | Phase::Refused { .. } | Phase::Failed if !wanted => {
@@ -394,6 +399,10 @@ impl Machine {
                 }
             }
         }
+        if subscription.modules && !probes::cubin_loaded::enabled() {
+            // What is unloaded from now on nobody tells us; what stays is told anew to the next subscription.
+            registry::forget_cupti();
+        }
         status::set_state(State::Dormant, "the last consumer left");
         session.activity_failed.store(false, Ordering::Relaxed);
         self.next_flush = now;
@@ -516,6 +525,13 @@ fn load(session: &Session, config: &Config) -> Result<Api, String> {
         .store(version.unwrap_or(0), Ordering::Relaxed);
     let found = locate::locate(version, config.cupti_path.as_deref())?;
     let path = found.path.clone();
+    if let Some(complaint) = &found.complaint {
+        errors::report(
+            0,
+            "configuration",
+            &format!("{complaint}; using {}", path.display()),
+        );
+    }
     // SAFETY: a libcupti by its name, never closed; libcuda is mapped.
     unsafe { Api::new(found.handle, found.path) }
         .map_err(|why| format!("{} cannot be used: {why}", path.display()))

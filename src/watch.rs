@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::entry::{self, Inside};
 use crate::errors;
-use crate::hooks::holder;
-use crate::lifecycle::Way;
+use crate::hooks::{self, holder};
+use crate::lifecycle::{self, Way};
 use crate::machine::{Machine, Turn};
 use crate::nvtx::timer;
 
@@ -137,6 +137,7 @@ fn run(way: Way) {
     }
     *BEGUN.lock().unwrap_or_else(|e| e.into_inner()) = true;
     BEGINS.notify_all();
+    hooks::want(hooks::BOOT, false);
     let mut wait = LOOK_PERIOD;
     let mut next = Instant::now() + LOOK_PERIOD;
     loop {
@@ -145,7 +146,7 @@ fn run(way: Way) {
             let (guard, _) = ENDED
                 .wait_timeout_while(guard, wait, |end| *end == End::No)
                 .unwrap_or_else(|e| e.into_inner());
-            if *guard == End::Asked {
+            if *guard == End::Asked || lifecycle::is_alone() {
                 break;
             }
         }

@@ -257,6 +257,11 @@ impl View {
             width: 0,
             raw_names: self.raw_names,
         };
+        if accounts.processes.is_empty()
+            && std::env::var_os("PARCAGPU_DISABLE").is_some_and(|v| v == "1")
+        {
+            return "nothing seen: PARCAGPU_DISABLE=1 switches the library off\n".to_owned();
+        }
         if accounts.processes.is_empty() && self.ledger.entries().next().is_none() {
             return format!(
                 "nothing seen: no process of the command was found with the library loaded, or it ended at once (is it a static program, or does it drop LD_PRELOAD?)\n{}\n",

@@ -122,13 +122,15 @@ unsafe extern "C" {
 
 const PTHREAD_CANCEL_DISABLE: i32 = 1;
 
-/// Puts off the cancellation of this thread.
-struct Uncancelled {
+/// Puts off the cancellation of this thread until it is dropped.
+#[derive(Debug)]
+pub struct Uncancelled {
     before: i32,
 }
 
 impl Uncancelled {
-    fn begin() -> Uncancelled {
+    /// From now on.
+    pub fn begin() -> Uncancelled {
         let mut before = 0;
         // SAFETY: sets a flag of this thread; the old one fits the variable.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };

@@ -48,7 +48,7 @@ mod watch;
 
 pub use code::Refusal;
 pub use engine::{Choice, EngineKind};
-pub use entry::handler_panics;
+pub use entry::{Uncancelled, handler_panics};
 #[doc(hidden)]
 pub use entry::{call_original, handle};
 pub use hooks::{COPIES, Hook, HookSet, Originals};

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Choice, EngineKind};
-use crate::entry::{errno, set_errno};
+use crate::entry::{Uncancelled, errno, set_errno};
 use crate::hooks::HookSet;
 use crate::image::{Image, Place};
 use crate::report::{Outcome, Report};
@@ -222,6 +222,8 @@ impl Watch {
 
     fn look(&'static self, way: Way) {
         let saved = errno();
+        // The program's `dlopen` may be the last thing a thread does.
+        let _whole = Uncancelled::begin();
         // A panic of ours is no business of the loader's. What it may leave
         // half-done is a report not made or a library not remembered.
         let _ = catch_unwind(AssertUnwindSafe(|| {

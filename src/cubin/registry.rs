@@ -165,6 +165,19 @@ pub fn unload(module: Module) {
     }
 }
 
+/// CUPTI tells us of no unloads any more, and nobody listens: its modules are forgotten.
+pub fn forget_cupti() {
+    let modules: Vec<Module> = lock().as_ref().map_or_else(Vec::new, |loaded| {
+        let modules = loaded.modules.keys().copied();
+        modules
+            .filter(|module| matches!(module, Module::Cupti(_)))
+            .collect()
+    });
+    for module in modules {
+        unload(module);
+    }
+}
+
 /// Tells of everything that is loaded, for a consumer that may have joined.
 pub fn replay() {
     let all: Vec<(u32, Arc<Mmap>)> = lock().as_ref().map_or_else(Vec::new, |loaded| {

@@ -19,18 +19,28 @@ pub struct Found {
     pub handle: *mut c_void,
     /// The file, as the loader names it.
     pub path: PathBuf,
+    /// What is wrong with the file or folder that was asked for, if this is not it.
+    pub complaint: Option<String>,
 }
 
 /// Finds and loads libcupti. `driver` is the driver's version (13000 for 13.0), if known. The error
 /// says where it was looked for.
 pub fn locate(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, String> {
-    let found = search(driver, wanted);
+    let mut complaint = None;
+    let found = search(driver, wanted, &mut complaint).map(|found| Found { complaint, ..found });
     // What the loader says of our misses must not be found by the program's next dlerror.
     last_error();
     found
 }
 
-fn search(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, String> {
+fn search(
+    driver: Option<u32>,
+    wanted: Option<&Path>,
+    complaint: &mut Option<String>,
+) -> Result<Found, String> {
+    *complaint = wanted
+        .filter(|path| !path.exists())
+        .map(|path| format!("PARCAGPU_CUPTI_PATH={} does not exist", path.display()));
     let mapped = mapped_files();
     if let Some(found) = brought_by_tool(&mapped).and_then(|path| open(&path, 0)) {
         return Ok(found);
@@ -39,11 +49,12 @@ fn search(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, String> {
     if let Some(found) = in_process.and_then(|path| open(path, libc::RTLD_NOLOAD)) {
         return Ok(found);
     }
-    let mut note = String::new();
     if let Some(wanted) = wanted {
         match open_wanted(wanted, driver) {
             Ok(found) => return Ok(found),
-            Err(why) => note = format!("PARCAGPU_CUPTI_PATH={}: {why}; ", wanted.display()),
+            Err(why) => {
+                *complaint = Some(format!("PARCAGPU_CUPTI_PATH={}: {why}", wanted.display()));
+            }
         }
     }
     let names = sonames(driver);
@@ -59,6 +70,7 @@ fn search(driver: Option<u32>, wanted: Option<&Path>) -> Result<Found, String> {
             }
         }
     }
+    let note = complaint.take().map_or_else(String::new, |c| c + "; ");
     Err(format!(
         "{note}no {} found by the loader or in {} folders of toolkits and Python environments; \
          PARCAGPU_CUPTI_PATH names one",
@@ -129,7 +141,11 @@ fn open(path: &Path, flags: c_int) -> Option<Found> {
         return None;
     }
     let path = loaded_path(handle).unwrap_or_else(|| path.to_owned());
-    Some(Found { handle, path })
+    Some(Found {
+        handle,
+        path,
+        complaint: None,
+    })
 }
 
 /// The file behind a handle, by the address of one of its functions.

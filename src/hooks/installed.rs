@@ -148,6 +148,26 @@ fn report_driver(report: &Report) {
         return;
     }
     let hooked = report.engine != EngineKind::None;
+    let asked = match choice() {
+        Choice::Gum => Some(EngineKind::Gum),
+        Choice::Detour => Some(EngineKind::Detour),
+        Choice::Auto | Choice::None => None,
+    };
+    if let Some(asked) = asked
+        && hooked
+        && asked != report.engine
+    {
+        errors::report(
+            0,
+            "configuration",
+            &format!(
+                "PARCAGPU_HOOK_ENGINE={} cannot be had: {}; using {}",
+                asked.name(),
+                report.reason,
+                report.engine.name()
+            ),
+        );
+    }
     status::set_text(&block.engine, report.engine.name());
     let reason = if hooked {
         report.reason.to_owned()

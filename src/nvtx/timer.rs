@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{batch, names, process};
 use crate::entry::{self, Inside};
 use crate::metadata::{Joiner, Metadata};
-use crate::{clock, probes, watch};
+use crate::{clock, lifecycle, probes, watch};
 
 /// Longest time between two looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -118,7 +118,8 @@ fn run() {
             replay.look(clock::monotonic_ns());
             look(LOOK_PERIOD)
         });
-        let over = BY_SESSION.load(Ordering::Acquire) || process::is_ending();
+        let over =
+            BY_SESSION.load(Ordering::Acquire) || process::is_ending() || lifecycle::is_alone();
         if over || !probes::nvtx_event_batch::enabled() {
             BY_OURS.store(false, Ordering::Release);
             // A consumer that came just now has met an event that saw us; another event may never come.
