@@ -122,5 +122,7 @@ case ${1-} in
 	exit 127
 	;;
 esac
-[ "${PARCAGPU_DISABLE-}" = 1 ] || _parcagpu_prepare
+case ${PARCAGPU_DISABLE-} in
+'' | 0 | [Oo][Ff][Ff] | [Ff][Aa][Ll][Ss][Ee] | [Nn][Oo]) _parcagpu_prepare ;;
+esac
 exec "$@"

@@ -200,11 +200,7 @@ pub const VARIABLES: &[Variable] = &[
         Ok(())
     }),
     variable("PARCAGPU_DISABLE", "unset", |c, v| {
-        c.disable = match v.as_bytes() {
-            b"1" => true,
-            b"0" => false,
-            _ => return Err("1 or 0"),
-        };
+        c.disable = is_yes(v);
         Ok(())
     }),
     // Read by the container wrapper only.
@@ -253,7 +249,12 @@ impl Config {
 
 /// Whether `PARCAGPU_DISABLE=1` is set: asked before anything else is done.
 pub fn disabled() -> bool {
-    std::env::var_os("PARCAGPU_DISABLE").is_some_and(|v| v == "1")
+    std::env::var_os("PARCAGPU_DISABLE").is_some_and(|value| is_yes(&value))
+}
+
+/// Whoever switches the library off in a hurry is not asked for the exact word.
+fn is_yes(value: &OsStr) -> bool {
+    debug_level(value) != 0
 }
 
 /// The debug level, for what happens before the configuration is read.

@@ -27,6 +27,9 @@ use crate::silence::Silence;
 use crate::{clock, errors, lifecycle, probes, status};
 
 const SECOND: u64 = 1_000_000_000;
+/// A semaphore rises some time before the consumer's program is in place, and a consumer attaches to one probe
+/// after the other; launches announced earlier would reach nobody.
+const SETTLE: Duration = Duration::from_millis(30);
 /// Longest time between two flushes while active.
 const FLUSH_PERIOD: u64 = SECOND / 2;
 /// Between two flushes for buffers that are still out after the end of a subscription.
@@ -90,6 +93,7 @@ pub struct Machine {
     next_rotation: u64,
     drain_until: u64,
     devices_known: bool,
+    begun: bool,
 }
 
 impl Machine {
@@ -104,6 +108,7 @@ impl Machine {
             next_rotation: 0,
             drain_until: 0,
             devices_known: false,
+            begun: false,
         }
     }
 
@@ -116,6 +121,7 @@ impl Machine {
                 .store(version.unwrap_or(0), Ordering::Relaxed);
         }
         self.tick();
+        self.begun = true;
     }
 
     /// One look at consumers, and what is due.
@@ -125,6 +131,10 @@ impl Machine {
         let wanted = probes::session_wanted();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Dormant | Phase::Yielded if wanted && !holder::is_held() => {
+                if self.begun {
+                    // The consumer has only just raised its first semaphore.
+                    std::thread::sleep(SETTLE);
+                }
                 self.activate(now, PAUSE.0)
             }
             Phase::Dormant if wanted => {

@@ -36,6 +36,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// `parcagpu run`
 pub fn run(options: &RunOptions) -> Result<ExitCode> {
+    if let Some(word) = options.command.first()
+        && word.to_string_lossy().starts_with('-')
+    {
+        return Err(refuse(format!(
+            "{} is no option of run; the command goes behind --",
+            word.display()
+        )));
+    }
     preflight::check()?;
     let original = library::required(options.lib.as_deref())?;
     let copy = PrivateCopy::of(original.path.as_ref())?;
@@ -264,7 +272,7 @@ impl View {
         }
         if accounts.processes.is_empty() && self.ledger.entries().next().is_none() {
             return format!(
-                "nothing seen: no process of the command was found with the library loaded, or it ended at once (is it a static program, or does it drop LD_PRELOAD?)\n{}\n",
+                "nothing seen: the command ended before it used CUDA, or runs without the library (a static program, or one that drops LD_PRELOAD)\n{}\n",
                 crate::trace::loss_line(session)
             );
         }

@@ -160,6 +160,15 @@ fn to_text(reading: &Reading) -> String {
     out
 }
 
+/// Why the state is what it is. A process that has not used CUDA has written nothing yet.
+fn reason(status: &Status) -> String {
+    let told = status.reason.load();
+    if told.is_empty() && status.state.load(Relaxed) == State::Absent as u32 {
+        return "this process has not initialised CUDA".to_owned();
+    }
+    told
+}
+
 fn block_text(status: &Status, line: &mut dyn FnMut(&str, String)) {
     let since = ago(libc::CLOCK_REALTIME, status.state_since_ns.load(Relaxed));
     let since = since.map_or_else(String::new, |s| format!(" for {s}"));
@@ -169,7 +178,7 @@ fn block_text(status: &Status, line: &mut dyn FnMut(&str, String)) {
             line(key, value);
         }
     };
-    text("reason", status.reason.load(), line);
+    text("reason", reason(status), line);
     text("held by", status.cupti_holder.load(), line);
     let engine_reason = status.engine_reason.load();
     let because = if engine_reason.is_empty() {
@@ -315,7 +324,7 @@ fn to_json(reading: &Reading) -> Value {
 fn block_json(status: &Status, put: &mut dyn FnMut(&str, Value)) {
     let known = |n: u64| if n == UNKNOWN { Value::Null } else { n.into() };
     put("state", state_name(status).into());
-    put("reason", status.reason.load().into());
+    put("reason", reason(status).into());
     put("block_pid", status.pid.load(Relaxed).into());
     put("started_ns", status.started_ns.load(Relaxed).into());
     put("state_since_ns", status.state_since_ns.load(Relaxed).into());

@@ -15,7 +15,11 @@ pub fn count(n: u64) -> String {
 
 /// A number and its noun, in the plural where it needs one.
 pub fn plural(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+    match (n, noun.strip_suffix('y')) {
+        (1, _) => format!("{} {noun}", count(n)),
+        (_, Some(stem)) => format!("{} {stem}ies", count(n)),
+        (_, None) => format!("{} {noun}s", count(n)),
+    }
 }
 
 /// A duration with three digits or more and its unit.

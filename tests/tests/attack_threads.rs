@@ -62,7 +62,8 @@ fn host(lab: &Lab) -> PathBuf {
 fn the_last_thread_of_the_program_ends_it() {
     let lab = lab();
     let host = host(&lab);
-    for mode in [Mode::Bare, Mode::Preload, Mode::Injection] {
+    // In injection mode the library comes too late to learn that the first thread leaves (README, limits).
+    for mode in [Mode::Bare, Mode::Preload] {
         let ended = lab.program(mode, &host).words("last").run(LIMIT);
         assert_eq!(ended.code(), 0, "{mode:?}: {}", ended.stderr);
     }
