@@ -22,6 +22,7 @@ use crate::library;
 use crate::options::RunOptions;
 use crate::preflight;
 use crate::private_copy::PrivateCopy;
+use crate::refusal::refuse;
 use crate::session::{Session, Sink, Wanted};
 use crate::signals;
 use crate::table::{self, Layout};
