@@ -130,8 +130,8 @@ impl Machine {
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
-            Phase::Dormant | Phase::Yielded if wanted && !holder::is_held() => {
-                if self.begun {
+            phase @ (Phase::Dormant | Phase::Yielded) if wanted && !holder::is_held() => {
+                if self.begun && matches!(phase, Phase::Dormant) {
                     // The consumer has only just raised its first semaphore.
                     std::thread::sleep(SETTLE);
                 }
