@@ -156,13 +156,13 @@ cargo_of_distribution() {
 # The release library, the command, and beside the library the name it has in the C++ project.
 # With the hook engine Gum where its devkit is named (FRIDA_GUM_DEVKIT); both packages have to be named for that.
 build_release() { # [OPTION OF cargo...]
-	local gum=()
+	local engine=()
 	if [ -n "${FRIDA_GUM_DEVKIT:-}" ]; then
-		gum=(--features parcagpu/gum)
+		engine=(--features parcagpu/gum)
 		export C_INCLUDE_PATH=$FRIDA_GUM_DEVKIT${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
 		export LIBRARY_PATH=$FRIDA_GUM_DEVKIT${LIBRARY_PATH:+:$LIBRARY_PATH}
 	fi
-	(cd "$root" && cargo build --locked --release -p parcagpu -p parcagpu-cli "${gum[@]}" "$@") || return 1
+	(cd "$root" && cargo build --locked --release -p parcagpu -p parcagpu-cli "${engine[@]}" "$@") || return 1
 	ln -sfn libparcagpu.so "$target/release/libparcagpucupti.so"
 }
 
