@@ -103,7 +103,7 @@ pub enum Way {
 }
 
 /// Starts the session. Idempotent; concurrent calls return at once. Consumers that listen already lose
-/// nothing: the session is active for them when this returns, or after [`ACTIVE_LIMIT`] at the latest.
+/// nothing: the session is active for them when this returns, or a second later at the latest.
 pub fn start(way: Way) {
     if is_off() || in_forked_child() {
         return;
@@ -159,7 +159,7 @@ pub fn start(way: Way) {
     }
 }
 
-/// Waits for a session that another thread begins, if a consumer listens: until [`ACTIVE_LIMIT`] after it was
+/// Waits for a session that another thread begins, if a consumer listens: until a second after it was
 /// started, whoever waits.
 fn await_begin() {
     if !probes::session_wanted() && !probes::cubin_loaded::enabled() {

@@ -1,6 +1,6 @@
 //! Events of each thread, gathered into batches of up to 256.
 //!
-//! A thread that makes NVTX calls has a [`Place`], which holds its batch. Whoever works on the batch has
+//! A thread that makes NVTX calls has a place, which holds its batch. Whoever works on the batch has
 //! taken it out: the thread while it adds an event, our thread while it fires one that is 100 ms old. Nobody
 //! waits for the other: a thread that finds its place empty begins a new batch. Batches of one thread may
 //! so overtake each other; consumers order by time.
