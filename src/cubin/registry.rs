@@ -95,10 +95,12 @@ pub fn load(
 
 /// Counts the module; gives the copy if its code is new.
 fn keep(module: Module, crc: u32, copy: Arc<Mmap>) -> Option<Arc<Mmap>> {
-    let mut loaded = lock();
-    let loaded = loaded.get_or_insert_with(Loaded::default);
+    let mut guard = lock();
+    let loaded = guard.get_or_insert_with(Loaded::default);
     let new = match loaded.cubins.get_mut(&crc) {
         Some((known, _)) if known[..] != copy[..] => {
+            // The report fires a probe.
+            drop(guard);
             errors::report(
                 0,
                 "cubin",

@@ -170,8 +170,8 @@ fn a_hundred_traces() {
     assert!((1..=100).contains(&turns(&seen.events)));
 }
 
-/// A subscriber that comes and goes a hundred times, with time for us in between: each time we are
-/// back, and each turn is told once.
+/// A subscriber that comes and goes a hundred times, with a little more than one look of ours in between: we
+/// are back most of the times, and each turn that we had to leave for is told once.
 #[test]
 fn a_hundred_subscribers() {
     if !need::bpf("a_hundred_subscribers") {
