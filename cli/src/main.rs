@@ -1,38 +1,12 @@
 //! The `parcagpu` command.
 
-mod accounts;
-mod block;
-mod decode;
-mod demangle;
-mod discover;
-mod elf;
-mod events;
-mod json;
-mod ledger;
-mod library;
-mod nvtx;
-mod nvtx_table;
-mod options;
-mod preflight;
-mod private_copy;
-mod refusal;
-mod run;
-mod scan_thread;
-mod session;
-mod signals;
-mod status;
-mod table;
-mod text;
-mod top;
-mod trace;
-mod watch;
-
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use options::{Cli, Command};
-use refusal::Refusal;
+use parcagpu_cli::options::{Cli, Command};
+use parcagpu_cli::refusal::Refusal;
+use parcagpu_cli::{run, status, top, watch};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

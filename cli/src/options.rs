@@ -17,6 +17,7 @@ Exit status:
 #[command(version, after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
+    /// What to do.
     pub command: Command,
 }
 
@@ -129,6 +130,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// `parcagpu trace`
 #[derive(Args, Debug)]
 pub struct TraceOptions {
+    /// Which processes and how long.
     #[command(flatten)]
     pub scope: Scope,
     /// One JSON object per line; fields below
@@ -151,6 +153,7 @@ pub struct TraceOptions {
 /// `parcagpu top`
 #[derive(Args, Debug)]
 pub struct TopOptions {
+    /// Which processes and how long.
     #[command(flatten)]
     pub scope: Scope,
     /// One JSON object at the end instead of the table

@@ -138,6 +138,7 @@ fn share(part: u128, total: u128) -> String {
     }
 }
 
+/// At most `width` columns of a line, with an ellipsis where something is missing.
 pub fn cut(line: &str, width: usize) -> String {
     if width == 0 || line.chars().count() <= width {
         return line.to_owned();

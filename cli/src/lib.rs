@@ -1,0 +1,32 @@
+//! What the `parcagpu` command is made of.
+//!
+//! A library only so that fuzz targets and benchmarks reach the readers of foreign bytes; nothing else is
+//! meant to depend on it.
+
+pub mod accounts;
+pub mod block;
+pub mod decode;
+pub mod demangle;
+pub mod discover;
+pub mod elf;
+pub mod events;
+pub mod json;
+pub mod ledger;
+pub mod library;
+pub mod nvtx;
+pub mod nvtx_table;
+pub mod options;
+pub mod preflight;
+pub mod private_copy;
+pub mod recording;
+pub mod refusal;
+pub mod run;
+pub mod scan_thread;
+pub mod session;
+pub mod signals;
+pub mod status;
+pub mod table;
+pub mod text;
+pub mod top;
+pub mod trace;
+pub mod watch;

@@ -1,0 +1,3 @@
+//! Recordings: what `record` keeps and `report` draws.
+
+pub mod model;
