@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use parcagpu_abi::probe::PROVIDER;
 
+use crate::choice::Choice;
 use crate::elf::{self, Image};
 
 /// A line of `/proc/PID/maps` that maps a file.
@@ -118,6 +119,8 @@ pub struct Library {
 pub struct Found {
     /// The process.
     pub pid: u32,
+    /// Its start in ticks since boot: a number may be used again.
+    pub started: u64,
     /// What it maps.
     pub library: Arc<Library>,
     /// What to add to addresses of the file.
@@ -134,22 +137,12 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// The processes chosen, or all when none is; one that is gone is left out.
-    pub fn scan_chosen(&mut self, pids: &[u32]) -> Vec<Found> {
-        if pids.is_empty() {
-            return self.scan();
-        }
-        pids.iter()
-            .flat_map(|pid| self.scan_process(*pid).unwrap_or_default())
-            .collect()
-    }
-
-    /// All processes that map a library with our probes.
-    pub fn scan(&mut self) -> Vec<Found> {
+    /// Processes that are meant and map a library with our probes; one that is gone is left out.
+    pub fn scan(&mut self, choice: &Choice) -> Vec<Found> {
         let mut present = HashSet::new();
         let mut found = Vec::new();
         self.refused = 0;
-        for pid in pids() {
+        for pid in choice.present() {
             match self.scan_into(pid, &mut present) {
                 Ok(more) => found.extend(more),
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.refused += 1,
@@ -181,6 +174,7 @@ impl Scanner {
         let maps = String::from_utf8_lossy(&maps);
         let mut seen = HashSet::new();
         let mut found = Vec::new();
+        let mut started_at = None;
         for mapping in maps.lines().filter_map(parse_mapping) {
             if !mapping.executable || !seen.insert(mapping.file.clone()) {
                 continue;
@@ -198,6 +192,7 @@ impl Scanner {
             {
                 found.push(Found {
                     pid,
+                    started: *started_at.get_or_insert_with(|| started(pid).unwrap_or(0)),
                     library: Arc::clone(library),
                     bias,
                     deleted: mapping.deleted,
@@ -249,17 +244,22 @@ pub fn pids() -> Vec<u32> {
     pids
 }
 
+/// The fields of /proc/PID/stat that follow the name, from the state on.
+fn stat(pid: u32) -> Option<String> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    Some(String::from_utf8_lossy(stat.get(end + 2..)?).into_owned())
+}
+
 /// Whether a process has not ended; one that ended but was not waited for counts as ended.
 pub fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    // The name in parentheses may hold anything; the state follows the last one.
-    let state = stat
-        .iter()
-        .rposition(|b| *b == b')')
-        .and_then(|i| stat.get(i + 2));
-    !matches!(state, None | Some(b'Z' | b'X'))
+    stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
+}
+
+/// Start of a process in ticks since boot.
+fn started(pid: u32) -> Option<u64> {
+    stat(pid)?.split(' ').nth(19)?.parse().ok()
 }
 
 /// Name of a process; empty when it is gone.

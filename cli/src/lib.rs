@@ -5,6 +5,7 @@
 
 pub mod accounts;
 pub mod block;
+pub mod choice;
 pub mod decode;
 pub mod demangle;
 pub mod discover;

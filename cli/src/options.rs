@@ -101,12 +101,30 @@ Examples:
 Needs the right to read other processes (root or CAP_SYS_PTRACE), no BPF. JSON: an array, one object
 per process and library; a counter that is not known is null.";
 
+/// Which processes; each option may be given more than once, any that fits is enough.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Which processes (default: all; each may be given more than once)")]
+pub struct Chosen {
+    /// This process
+    #[arg(long, short, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Processes of this name, as ps -o comm shows it or as their program file is called
+    #[arg(long, value_name = "NAME")]
+    pub comm: Vec<String>,
+    /// Processes in this cgroup and below: a path as in /proc/PID/cgroup, or its folder in /sys/fs/cgroup
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Vec<String>,
+    /// Processes of this container of docker, podman, containerd or Kubernetes: the beginning of its id
+    #[arg(long, value_name = "ID")]
+    pub container: Vec<String>,
+}
+
 /// Which processes and how long.
 #[derive(Args, Debug)]
 pub struct Scope {
-    /// Only this process (may be given more than once); default: all
-    #[arg(long, short, value_name = "PID")]
-    pub pid: Vec<u32>,
+    /// Which processes.
+    #[command(flatten)]
+    pub chosen: Chosen,
     /// Attach to this library only, whether or not a process has it yet [default: every library with our
     /// probes that a process has, and the one found by PARCAGPU_LIB, beside this program, in ../lib, in
     /// target/release]
@@ -224,9 +242,9 @@ fn rate(text: &str) -> Result<f64, String> {
 /// `parcagpu status`
 #[derive(Args, Debug)]
 pub struct StatusOptions {
-    /// Only this process (may be given more than once); default: all
-    #[arg(long, short, value_name = "PID")]
-    pub pid: Vec<u32>,
+    /// Which processes.
+    #[command(flatten)]
+    pub chosen: Chosen,
     /// As JSON
     #[arg(long)]
     pub json: bool,

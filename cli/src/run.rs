@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use parcagpu_abi::probe;
 
 use crate::accounts::Accounts;
+use crate::choice::Choice;
 use crate::discover::{Found, Library};
 use crate::ledger::Ledger;
 use crate::library;
@@ -60,7 +61,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
         Wanted {
             probes: view.probes(),
             kernel_executed_too: false,
-            pids: Vec::new(),
+            choice: Choice::default(),
             discover: false,
             only: None,
             ring_bytes: options.ring_mib << 20,

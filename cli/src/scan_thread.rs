@@ -9,10 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::choice::Choice;
 use crate::discover::{Found, Scanner};
 
 /// New processes are found within this time.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
+/// And within this one when it decides whether we see their beginning: we are attached to no file that
+/// they may map, only to processes.
+const FOLLOW_EVERY: Duration = Duration::from_millis(250);
 
 /// The other end of the thread.
 pub struct ScanThread {
@@ -20,12 +24,12 @@ pub struct ScanThread {
 }
 
 impl ScanThread {
-    /// Starts scanning these processes, or all when none is named.
-    pub fn start(pids: Vec<u32>) -> Result<Self> {
+    /// Starts scanning the processes that are meant.
+    pub fn start(choice: Choice) -> Result<Self> {
         let (sender, results) = sync_channel(1);
         thread::Builder::new()
             .name("parcagpu-scan".to_owned())
-            .spawn(move || scan(&pids, &sender))
+            .spawn(move || scan(&choice, &sender))
             .context("failed to start the scanning thread")?;
         Ok(Self { results })
     }
@@ -36,11 +40,16 @@ impl ScanThread {
     }
 }
 
-fn scan(pids: &[u32], results: &SyncSender<Vec<Found>>) {
+fn scan(choice: &Choice, results: &SyncSender<Vec<Found>>) {
     let mut scanner = Scanner::default();
+    let pause = if choice.is_closed() {
+        SCAN_EVERY
+    } else {
+        FOLLOW_EVERY
+    };
     loop {
-        thread::sleep(SCAN_EVERY);
-        if results.send(scanner.scan_chosen(pids)).is_err() {
+        thread::sleep(pause);
+        if results.send(scanner.scan(choice)).is_err() {
             return;
         }
     }

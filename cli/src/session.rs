@@ -4,7 +4,7 @@
 //! in the watched processes. The loaded object lives as long as our process: it is leaked once.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -22,6 +22,7 @@ use libbpf_rs::{
 use parcagpu_abi::probe::{self, PROVIDER, Probe};
 use parcagpu_abi::status;
 
+use crate::choice::Choice;
 use crate::decode::decode;
 use crate::discover::{self, FileId, Found, Library, Scanner};
 use crate::events::Event;
@@ -55,8 +56,8 @@ pub struct Wanted {
     pub probes: Vec<&'static str>,
     /// Take `kernel_executed` also where there is `activity_batch`.
     pub kernel_executed_too: bool,
-    /// Only these processes; empty: all.
-    pub pids: Vec<u32>,
+    /// Which processes.
+    pub choice: Choice,
     /// Look for processes that map a library; false: only what [`Session::attach_library`] is given.
     pub discover: bool,
     /// Only this file, whatever others processes map; also earlier files at the same path.
@@ -94,7 +95,8 @@ pub struct Loss {
 
 struct Attached {
     id: FileId,
-    pid: Option<u32>,
+    /// Number and start of the one process; `None`: all.
+    process: Option<(u32, u64)>,
     _links: Vec<Link>,
 }
 
@@ -181,12 +183,8 @@ impl Session {
             INITIAL_PID_NS => 0,
             inode => u32::try_from(inode)?,
         };
-        rodata.filter_pids = !wanted.pids.is_empty();
+        rodata.filter_pids = !wanted.choice.is_all();
         let skel = open.load().map_err(|e| load_refused(&e))?;
-        for pid in &wanted.pids {
-            let key = pid.to_le_bytes();
-            skel.maps.wanted_pids.update(&key, &[1], MapFlags::ANY)?;
-        }
         let undecodable = Rc::new(RefCell::new(0));
         let bad = Rc::clone(&undecodable);
         let mut builder = RingBufferBuilder::new();
@@ -223,7 +221,7 @@ impl Session {
 
     /// Looks for processes and attaches to nothing.
     pub fn look_around(&mut self) {
-        let mut found = self.scanner.scan_chosen(&self.wanted.pids);
+        let mut found = self.scanner.scan(&self.wanted.choice);
         found.retain(|f| self.is_meant(f));
         self.found = found;
     }
@@ -238,7 +236,7 @@ impl Session {
     /// Looks for processes, attaches where we are not yet, and forgets files that nobody maps.
     /// The number of new attachments. With chosen processes, one that is gone is no error here.
     pub fn rescan(&mut self) -> Result<usize> {
-        let found = self.scanner.scan_chosen(&self.wanted.pids);
+        let found = self.scanner.scan(&self.wanted.choice);
         self.take_over(found)
     }
 
@@ -248,7 +246,7 @@ impl Session {
             Some(thread) => thread,
             None => self
                 .scan_thread
-                .insert(ScanThread::start(self.wanted.pids.clone())?),
+                .insert(ScanThread::start(self.wanted.choice.clone())?),
         };
         if let Some(found) = thread.take() {
             self.take_over(found)?;
@@ -262,13 +260,14 @@ impl Session {
             self.found.retain(|f| self.own.contains(&f.library.id));
             return Ok(0);
         }
+        self.leave_the_gone();
         let mut new = 0;
         for found in self.found.clone() {
-            let pid = (!self.wanted.pids.is_empty()).then_some(found.pid);
-            if self.is_attached(&found.library.id, pid) {
+            let process = (!self.wanted.choice.is_all()).then_some((found.pid, found.started));
+            if self.is_attached(&found.library.id, process) {
                 continue;
             }
-            match self.attach(&found.library, pid) {
+            match self.attach(&found.library, process) {
                 Ok(()) => new += 1,
                 // A process may end while we attach to it.
                 Err(_) if !discover::is_alive(found.pid) => {}
@@ -294,13 +293,34 @@ impl Session {
         }
     }
 
-    fn is_attached(&self, id: &FileId, pid: Option<u32>) -> bool {
+    fn is_attached(&self, id: &FileId, process: Option<(u32, u64)>) -> bool {
         self.attached
             .iter()
-            .any(|a| a.id == *id && (a.pid.is_none() || a.pid == pid))
+            .any(|a| a.id == *id && (a.process.is_none() || a.process == process))
     }
 
-    fn attach(&mut self, library: &Library, pid: Option<u32>) -> Result<()> {
+    /// Lets go of chosen processes that ended, left what was chosen or unloaded the library: their numbers
+    /// may be given to others.
+    fn leave_the_gone(&mut self) {
+        let here: HashSet<(u32, u64)> = self.found.iter().map(|f| (f.pid, f.started)).collect();
+        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.attached)
+            .into_iter()
+            .partition(|a| a.process.is_none_or(|p| here.contains(&p)));
+        self.attached = stay;
+        for (pid, _) in go.iter().filter_map(|a| a.process) {
+            if !self.found.iter().any(|f| f.pid == pid) {
+                // Absent is as good.
+                let _ = self.skel.maps.wanted_pids.delete(&pid.to_le_bytes());
+            }
+        }
+    }
+
+    fn attach(&mut self, library: &Library, process: Option<(u32, u64)>) -> Result<()> {
+        if let Some((pid, _)) = process {
+            let map = &self.skel.maps.wanted_pids;
+            map.update(&pid.to_le_bytes(), &[1], MapFlags::ANY)
+                .context("too many processes")?;
+        }
         let has = |p: &Probe| library.image.note(PROVIDER, p.name).is_some();
         // Through the descriptor: nobody can replace the file under us.
         let path = format!("/proc/self/fd/{}", library.file.as_raw_fd());
@@ -320,7 +340,7 @@ impl Session {
                 cookie,
                 ..UsdtOpts::default()
             };
-            let pid = pid.map_or(-1, u32::cast_signed);
+            let pid = process.map_or(-1, |(pid, _)| pid.cast_signed());
             let link = program(&mut self.skel, wanted)
                 .attach_usdt_with_opts(pid, &path, PROVIDER, wanted.name, options)
                 .map_err(|e| anyhow::anyhow!("{e}: {}", libbpf_said()))
@@ -329,7 +349,7 @@ impl Session {
         }
         self.attached.push(Attached {
             id: library.id,
-            pid,
+            process,
             _links: links,
         });
         Ok(())
@@ -348,10 +368,11 @@ impl Session {
         }
     }
 
-    /// Processes were chosen, and all have ended.
+    /// Processes were chosen by number and nothing else, and all have ended.
     pub fn chosen_are_gone(&self) -> bool {
-        let pids = &self.wanted.pids;
-        !pids.is_empty() && !pids.iter().any(|pid| discover::is_alive(*pid))
+        let choice = &self.wanted.choice;
+        let pids = choice.given();
+        choice.is_closed() && !pids.is_empty() && !pids.iter().any(|pid| discover::is_alive(*pid))
     }
 
     /// Processes that map a library, as of the last scan.

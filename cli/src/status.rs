@@ -8,9 +8,10 @@ use parcagpu_abi::status::{Counter, Device, State, Status, UNKNOWN};
 use serde_json::{Map, Value, json};
 
 use crate::block;
+use crate::choice::Choice;
 use crate::demangle::clean;
 use crate::discover::{self, Found, Scanner};
-use crate::options::StatusOptions;
+use crate::options::{Chosen, StatusOptions};
 use crate::refusal::refuse;
 use crate::text::{clock_ns, count, duration};
 
@@ -26,12 +27,14 @@ struct Reading {
 
 /// `parcagpu status`
 pub fn status(options: &StatusOptions) -> Result<ExitCode> {
-    let readings = collect(&options.pid)?;
+    let readings = collect(&options.chosen)?;
     if options.json {
         let list: Vec<Value> = readings.iter().map(to_json).collect();
         println!("{}", Value::Array(list));
     } else if readings.is_empty() {
-        println!("no process has a library with probes of provider parcagpu");
+        let chosen = !Choice::of(&options.chosen)?.is_all();
+        let which = if chosen { " chosen" } else { "" };
+        println!("no{which} process has a library with probes of provider parcagpu");
     } else {
         let texts: Vec<String> = readings.iter().map(to_text).collect();
         print!("{}", texts.join("\n"));
@@ -39,32 +42,26 @@ pub fn status(options: &StatusOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn collect(pids: &[u32]) -> Result<Vec<Reading>> {
+fn collect(chosen: &Chosen) -> Result<Vec<Reading>> {
+    let choice = Choice::of(chosen)?;
     let mut scanner = Scanner::default();
-    let found = if pids.is_empty() {
-        let found = scanner.scan();
-        if scanner.refused() > 0 {
-            eprintln!(
-                "note: processes that could not be looked into: {} (CAP_SYS_PTRACE is needed)",
-                count(scanner.refused() as u64)
-            );
+    for pid in choice.given() {
+        let found = scanner
+            .scan_process(*pid)
+            .map_err(|e| refuse(format!("cannot look into process {pid}: {e}")))?;
+        if found.is_empty() {
+            return Err(refuse(format!(
+                "process {pid} does not map a library with our probes"
+            )));
         }
-        found
-    } else {
-        let mut all = Vec::new();
-        for pid in pids {
-            let found = scanner
-                .scan_process(*pid)
-                .map_err(|e| refuse(format!("cannot look into process {pid}: {e}")))?;
-            if found.is_empty() {
-                return Err(refuse(format!(
-                    "process {pid} does not map a library with our probes"
-                )));
-            }
-            all.extend(found);
-        }
-        all
-    };
+    }
+    let found = scanner.scan(&choice);
+    if scanner.refused() > 0 {
+        eprintln!(
+            "note: processes that could not be looked into: {} (CAP_SYS_PTRACE is needed)",
+            count(scanner.refused() as u64)
+        );
+    }
     Ok(found.into_iter().map(read).collect())
 }
 

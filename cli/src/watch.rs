@@ -9,6 +9,7 @@ use anyhow::Result;
 use parcagpu_abi::probe;
 
 use crate::accounts::Accounts;
+use crate::choice::Choice;
 use crate::demangle::clean;
 use crate::ledger::{Ledger, coverage};
 use crate::library;
@@ -35,12 +36,13 @@ pub fn start(
     sink: Rc<RefCell<dyn Sink>>,
 ) -> Result<(Session, Ledger)> {
     preflight::check()?;
+    let choice = Choice::of(&scope.chosen)?;
     let named = scope.lib.as_deref().map(library::open).transpose()?;
     let mut session = Session::load(
         Wanted {
             probes,
             kernel_executed_too,
-            pids: scope.pid.clone(),
+            choice: choice.clone(),
             discover: true,
             only: named.as_ref().map(|library| {
                 let path = std::path::PathBuf::from(&library.path);
@@ -56,17 +58,20 @@ pub fn start(
     session.look_around();
     ledger.begin(&session);
     session.rescan()?;
-    if scope.pid.is_empty() {
+    if choice.is_all() {
         attach_ahead(&mut session, named)?;
     } else {
-        check_pids(scope, &session)?;
+        check_pids(choice.given(), &session)?;
+        if choice.present().is_empty() {
+            eprintln!("note: no such process runs now; those that come are followed");
+        }
     }
     let processes = session.found().len() as u64;
     eprintln!(
         "attached to {} ({})",
         plural(
             session.attachments() as u64,
-            if scope.pid.is_empty() {
+            if choice.is_all() {
                 "library file"
             } else {
                 "process library"
@@ -96,8 +101,8 @@ fn attach_ahead(session: &mut Session, named: Option<crate::discover::Library>) 
     }
 }
 
-fn check_pids(scope: &Scope, session: &Session) -> Result<()> {
-    for pid in &scope.pid {
+fn check_pids(pids: &[u32], session: &Session) -> Result<()> {
+    for pid in pids {
         if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
             return Err(refuse(format!("there is no process {pid}")));
         }

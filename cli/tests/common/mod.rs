@@ -101,6 +101,12 @@ pub fn bpf_or_skip(test: &str) -> Option<MutexGuard<'static, ()>> {
     };
     let required = std::env::var("PARCAGPU_REQUIRE").unwrap_or_default();
     assert!(!required.contains("bpf"), "{test} needs BPF: {reason}");
+    skip(test, &reason);
+    None
+}
+
+/// Says aloud that a test cannot run here, and keeps a record.
+pub fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
     if let Some(log) = std::env::var_os("PARCAGPU_SKIP_LOG") {
         let mut log = OpenOptions::new()
@@ -110,7 +116,6 @@ pub fn bpf_or_skip(test: &str) -> Option<MutexGuard<'static, ()>> {
             .unwrap();
         writeln!(log, "{test}: {reason}").unwrap();
     }
-    None
 }
 
 /// The command itself says what it lacks: loading its program is the only sure check.
@@ -146,10 +151,15 @@ pub struct View {
 impl View {
     /// Starts a view and waits until it is attached.
     pub fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(PARCAGPU)
-            .args(args)
-            // The default library of a view that is given none.
-            .env("PARCAGPU_LIB", &fixture().lib)
+        let mut command = Command::new(PARCAGPU);
+        // The default library of a view that is given none.
+        command.args(args).env("PARCAGPU_LIB", &fixture().lib);
+        Self::of(&mut command)
+    }
+
+    /// Starts one by a command and waits until it is attached.
+    pub fn of(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -230,9 +240,14 @@ pub struct App {
 impl App {
     /// Starts the app with a library and waits until it is ready.
     pub fn start(lib: &Path) -> Self {
-        let mut child = Command::new(&fixture().app)
-            .arg(lib)
-            .arg("-")
+        let mut command = Command::new(&fixture().app);
+        command.arg(lib).arg("-");
+        Self::of(&mut command)
+    }
+
+    /// Starts it by a command and waits until it is ready.
+    pub fn of(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
