@@ -9,6 +9,7 @@
 //! * [`compare`], [`mock_log`]: what a program did, and whether it did the same without the library
 //! * [`drivers`]: the simulated driver with functions missing or changed
 //! * [`hosts`]: programs that a suite compiles for itself
+//! * [`compilers`]: NVIDIA's compilers, for real machine code
 //! * [`trace`]: events as `parcagpu trace --json` prints them
 //! * [`agent`]: events as Parca's agent would read them, by a BPF program of ours
 //! * [`block`]: status block, semaphores and mappings of a process
@@ -19,6 +20,7 @@ pub mod agent;
 pub mod artefacts;
 pub mod block;
 pub mod compare;
+pub mod compilers;
 pub mod drivers;
 pub mod hosts;
 pub mod lab;
