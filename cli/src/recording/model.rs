@@ -41,6 +41,11 @@ pub struct Recording {
     pub errors: Vec<ErrorEvent>,
     /// The file ended in the middle: what follows was lost.
     pub truncated: bool,
+    /// Why the file ended in the middle, when not for being cut: what is wrong with it, and where.
+    pub damage: Option<String>,
+    /// What was lost on the way and belongs to no process alone, in words and numbers; each process has
+    /// these among its own too.
+    pub losses: Vec<(String, u64)>,
 }
 
 /// How a recording came about.
@@ -106,6 +111,8 @@ impl Process {
 pub struct Device {
     /// `GPU-...`, empty if not known.
     pub uuid: String,
+    /// Name that NVTX gave it, empty if none.
+    pub name: String,
     /// Period of PC sampling, log2 of cycles; 0: not known.
     pub sampling_factor: u32,
     /// kHz; 0: not known.
