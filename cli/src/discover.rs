@@ -175,14 +175,20 @@ impl Scanner {
         let mut seen = HashSet::new();
         let mut found = Vec::new();
         let mut started_at = None;
+        let mut refused = None;
         for mapping in maps.lines().filter_map(parse_mapping) {
             if !mapping.executable || !seen.insert(mapping.file.clone()) {
                 continue;
             }
             present.insert(mapping.file.clone());
             if !self.looked_at.contains_key(&mapping.file) {
-                let Some(file) = open_mapped(pid, &mapping) else {
-                    continue;
+                let file = match open_mapped(pid, &mapping) {
+                    Ok(Some(file)) => file,
+                    Ok(None) => continue,
+                    Err(e) => {
+                        refused = Some(e);
+                        continue;
+                    }
                 };
                 let library = open_library(file, &mapping.path).map(Arc::new);
                 self.looked_at.insert(mapping.file.clone(), library);
@@ -199,20 +205,32 @@ impl Scanner {
                 });
             }
         }
-        Ok(found)
+        match refused {
+            // Some kernels show the mappings to more than may open the files.
+            Some(e) if found.is_empty() => Err(e),
+            _ => Ok(found),
+        }
     }
 }
 
-fn open_mapped(pid: u32, mapping: &Mapping) -> Option<File> {
+/// The mapped file; `None` when it cannot be reached any more, an error when we may not look.
+fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<Option<File>> {
     let name = format!(
         "/proc/{pid}/map_files/{:x}-{:x}",
         mapping.start, mapping.end
     );
     if let Ok(file) = File::open(name) {
-        return Some(file);
+        return Ok(Some(file));
     }
-    let file = File::open(format!("/proc/{pid}/root{}", mapping.path)).ok()?;
-    (!mapping.deleted && file.metadata().ok()?.ino() == mapping.file.1).then_some(file)
+    if mapping.deleted {
+        return Ok(None);
+    }
+    let file = match File::open(format!("/proc/{pid}/root{}", mapping.path)) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(e),
+        Err(_) => return Ok(None),
+    };
+    Ok((file.metadata()?.ino() == mapping.file.1).then_some(file))
 }
 
 /// Takes a file if it has probes of ours.

@@ -33,12 +33,28 @@ pub struct Note {
     pub args: String,
 }
 
-/// A segment of code.
+/// A segment that is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     vaddr: u64,
     offset: u64,
     file_size: u64,
+    executable: bool,
+}
+
+/// Pages of the architectures whose probes we know.
+const PAGE: u64 = 4096;
+
+impl Segment {
+    fn has_address(&self, address: u64) -> bool {
+        (self.vaddr..self.vaddr.saturating_add(self.file_size)).contains(&address)
+    }
+
+    /// Whether the mapping of this segment shows the page of the file with this offset.
+    fn shows(&self, offset: u64) -> bool {
+        let end = self.offset.saturating_add(self.file_size);
+        self.offset & !(PAGE - 1) <= offset && offset < end.next_multiple_of(PAGE)
+    }
 }
 
 /// Parts of an ELF file.
@@ -48,7 +64,9 @@ pub struct Image {
     pub notes: Vec<Note>,
     /// Address of `parcagpu_status` before relocation.
     pub status: Option<u64>,
-    code: Vec<Segment>,
+    /// Architecture, as ELF numbers them.
+    pub machine: u16,
+    segments: Vec<Segment>,
 }
 
 impl Image {
@@ -67,9 +85,10 @@ impl Image {
 
     /// What to add to an address of this file where its code at `offset` is mapped to `start`.
     pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
-        let segment = self.code.iter().find(|s| {
+        let segment = self.segments.iter().find(|s| {
             // Mappings begin at a page, which may lie before the segment.
-            offset.saturating_add(LARGEST_PAGE) > s.offset
+            s.executable
+                && offset.saturating_add(LARGEST_PAGE) > s.offset
                 && offset < s.offset.saturating_add(s.file_size)
         })?;
         let vaddr = segment
@@ -77,6 +96,18 @@ impl Image {
             .wrapping_add(offset)
             .wrapping_sub(segment.offset);
         Some(start.wrapping_sub(vaddr))
+    }
+}
+
+impl Image {
+    /// In how many mappings of the file the page of this address shows. The kernel puts a probe, and counts
+    /// a semaphore, once per mapping: more than one and counts are wrong.
+    pub fn mappings_of(&self, address: u64) -> usize {
+        let Some(own) = self.segments.iter().find(|s| s.has_address(address)) else {
+            return 0;
+        };
+        let offset = address - own.vaddr + own.offset;
+        self.segments.iter().filter(|s| s.shows(offset)).count()
     }
 }
 
@@ -143,20 +174,22 @@ pub fn read_image(file: &File) -> Option<Image> {
     }
 
     let bytes = table(header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
-    let code = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), ctx)
+    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), ctx)
         .ok()?
         .iter()
-        .filter(|p| p.p_type == PT_LOAD && p.p_flags & PF_X != 0)
+        .filter(|p| p.p_type == PT_LOAD)
         .map(|p| Segment {
             vaddr: p.p_vaddr,
             offset: p.p_offset,
             file_size: p.p_filesz,
+            executable: p.p_flags & PF_X != 0,
         })
         .collect();
     Some(Image {
         notes,
         status: find_symbol(file, &sections, parcagpu_abi::status::SYMBOL),
-        code,
+        machine: header.e_machine,
+        segments,
     })
 }
 
@@ -307,17 +340,40 @@ mod tests {
             vaddr,
             offset,
             file_size: 0x1000,
+            executable: true,
         };
         let image = Image {
-            code: vec![segment(0x2100, 0x1100)],
+            segments: vec![segment(0x2100, 0x1100)],
             ..Image::default()
         };
         assert_eq!(image.bias(0x7000_2000, 0x1000), Some(0x7000_0000));
         assert_eq!(image.bias(0x7000_0000, 0x10_0000), None);
         let at_zero = Image {
-            code: vec![segment(0x40_0000, 0)],
+            segments: vec![segment(0x40_0000, 0)],
             ..Image::default()
         };
         assert_eq!(at_zero.bias(0x40_0000, 0), Some(0));
+    }
+    #[test]
+    fn pages_that_two_segments_share_are_told() {
+        let segment = |vaddr, offset, file_size, executable| Segment {
+            vaddr,
+            offset,
+            file_size,
+            executable,
+        };
+        let mut image = Image {
+            segments: vec![
+                segment(0, 0, 0x1234, false),
+                segment(0x2234, 0x1234, 0x1000, true),
+            ],
+            ..Image::default()
+        };
+        // In the page 0x1000 of the file, which the first segment ends in.
+        assert_eq!(image.mappings_of(0x2300), 2);
+        assert_eq!(image.mappings_of(0x3100), 1);
+        assert_eq!(image.mappings_of(0x9000), 0);
+        image.segments[1] = segment(0x2000, 0x2000, 0x1000, true);
+        assert_eq!(image.mappings_of(0x2300), 1);
     }
 }

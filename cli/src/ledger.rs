@@ -11,7 +11,7 @@ use parcagpu_abi::status::{Counter, State, Status, UNKNOWN};
 use crate::block;
 use crate::discover;
 use crate::session::Session;
-use crate::text::count;
+use crate::text::{count, plural};
 
 /// Counters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,12 +155,7 @@ impl Entry {
         .iter()
         .filter_map(|(counter, noun, what)| {
             let n = self.since(*counter).filter(|n| *n > 0)?;
-            let noun = if n == 1 {
-                (*noun).to_owned()
-            } else {
-                plural_of(noun)
-            };
-            Some(format!("{} {noun} {what}", count(n)))
+            Some(format!("{} {what}", plural(n, noun)))
         })
         .collect::<Vec<_>>()
         .join(", ")
@@ -192,14 +187,6 @@ impl Entry {
     }
 }
 
-fn plural_of(noun: &str) -> String {
-    if noun.ends_with("ch") {
-        format!("{noun}es")
-    } else {
-        format!("{noun}s")
-    }
-}
-
 /// Says how much of the truth a view shows: `told` launches came to us, `seen` there were.
 pub fn coverage(told: u64, seen: Option<u64>) -> String {
     match seen {
@@ -221,11 +208,7 @@ pub fn coverage(told: u64, seen: Option<u64>) -> String {
 }
 
 fn launches(n: u64) -> String {
-    if n == 1 {
-        "1 launch".to_owned()
-    } else {
-        format!("{} launches", count(n))
-    }
+    plural(n, "launch")
 }
 
 #[cfg(test)]

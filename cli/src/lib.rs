@@ -6,14 +6,17 @@
 pub mod accounts;
 pub mod block;
 pub mod choice;
+pub mod colour;
 pub mod decode;
 pub mod demangle;
 pub mod discover;
+pub mod doctor;
 pub mod elf;
 pub mod events;
 pub mod json;
 pub mod ledger;
 pub mod library;
+pub mod memory;
 pub mod nvtx;
 pub mod nvtx_table;
 pub mod options;

@@ -6,7 +6,7 @@ use clap::Parser;
 
 use parcagpu_cli::options::{Cli, Command};
 use parcagpu_cli::refusal::Refusal;
-use parcagpu_cli::{run, status, top, watch};
+use parcagpu_cli::{doctor, run, status, top, watch};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         Command::Top(options) => top::top(&options),
         Command::Run(options) => run::run(&options),
         Command::Status(options) => status::status(&options),
+        Command::Doctor(options) => doctor::doctor(&options),
     };
     match result {
         Ok(code) => code,

@@ -36,6 +36,9 @@ pub enum Command {
     /// Print what every process with the library says about itself
     #[command(after_long_help = STATUS_HELP)]
     Status(StatusOptions),
+    /// Check host, rights, library, driver and processes, and say what to do about each finding
+    #[command(after_long_help = DOCTOR_HELP)]
+    Doctor(DoctorOptions),
 }
 
 const TRACE_HELP: &str = "\
@@ -100,6 +103,20 @@ Examples:
 
 Needs the right to read other processes (root or CAP_SYS_PTRACE), no BPF. JSON: an array, one object
 per process and library; a counter that is not known is null.";
+
+const DOCTOR_HELP: &str = "\
+Examples:
+  parcagpu doctor
+  parcagpu doctor --json | jq '.findings[] | select(.level != \"ok\")'
+
+Each line is ok, warn (works, within a limit that is named) or fail, with what to do about it behind an arrow.
+Nothing is changed, and no program is disturbed: the BPF program is tried on a private copy of the library.
+No GPU is a warning, not a failure. JSON: findings [{check, level, text, cure (or null)}], ok, warn, fail.
+
+Exit status:
+  0  nothing fails (there may be warnings)
+  1  something does not work
+  2  wrong use";
 
 /// Which processes; each option may be given more than once, any that fits is enough.
 #[derive(Args, Clone, Debug, Default)]
@@ -245,6 +262,18 @@ pub struct StatusOptions {
     /// Which processes.
     #[command(flatten)]
     pub chosen: Chosen,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `parcagpu doctor`
+#[derive(Args, Debug)]
+pub struct DoctorOptions {
+    /// Library to check [default: PARCAGPU_LIB, or the one beside this program, in ../lib, in
+    /// target/release]
+    #[arg(long, value_name = "FILE")]
+    pub lib: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -8,7 +8,6 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use crate::choice::Choice;
 use crate::decode::decode;
 use crate::discover::{self, FileId, Found, Library, Scanner};
 use crate::events::Event;
+use crate::preflight;
 use crate::refusal::refuse;
 use crate::scan_thread::ScanThread;
 use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
@@ -39,9 +39,6 @@ use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/parcagpu.skel.rs"));
 }
-
-/// Inode number of the initial PID namespace (PROC_PID_INIT_INO).
-const INITIAL_PID_NS: u64 = 0xefff_fffc;
 
 /// Takes the events.
 pub trait Sink {
@@ -179,10 +176,11 @@ impl Session {
             .next_power_of_two();
         open.maps.events.set_max_entries(ring_bytes)?;
         let rodata = open.maps.rodata_data.as_deref_mut().context("no .rodata")?;
-        rodata.own_pid_ns = match fs::metadata("/proc/self/ns/pid")?.ino() {
-            INITIAL_PID_NS => 0,
-            inode => u32::try_from(inode)?,
-        };
+        rodata.own_pid_ns =
+            match preflight::own_pid_namespace().context("cannot read /proc/self/ns/pid")? {
+                preflight::INITIAL_PID_NS => 0,
+                inode => u32::try_from(inode)?,
+            };
         rodata.filter_pids = !wanted.choice.is_all();
         let skel = open.load().map_err(|e| load_refused(&e))?;
         let undecodable = Rc::new(RefCell::new(0));
@@ -378,6 +376,11 @@ impl Session {
     /// Processes that map a library, as of the last scan.
     pub fn found(&self) -> &[Found] {
         &self.found
+    }
+
+    /// Processes that we were not allowed to look into when we looked around.
+    pub fn refused(&self) -> usize {
+        self.scanner.refused()
     }
 
     /// Files (or, with chosen processes, files per process) we are attached to.

@@ -12,8 +12,10 @@ use crate::choice::Choice;
 use crate::demangle::clean;
 use crate::discover::{self, Found, Scanner};
 use crate::options::{Chosen, StatusOptions};
+use crate::preflight;
 use crate::refusal::refuse;
 use crate::text::{clock_ns, count, duration};
+use crate::watch;
 
 /// One process, read.
 struct Reading {
@@ -46,9 +48,10 @@ fn collect(chosen: &Chosen) -> Result<Vec<Reading>> {
     let choice = Choice::of(chosen)?;
     let mut scanner = Scanner::default();
     for pid in choice.given() {
-        let found = scanner
-            .scan_process(*pid)
-            .map_err(|e| refuse(format!("cannot look into process {pid}: {e}")))?;
+        let found = scanner.scan_process(*pid).map_err(|e| {
+            let why = preflight::closed(&e);
+            refuse(format!("cannot look into process {pid}: {why}"))
+        })?;
         if found.is_empty() {
             return Err(refuse(format!(
                 "process {pid} does not map a library with our probes"
@@ -56,12 +59,7 @@ fn collect(chosen: &Chosen) -> Result<Vec<Reading>> {
         }
     }
     let found = scanner.scan(&choice);
-    if scanner.refused() > 0 {
-        eprintln!(
-            "note: processes that could not be looked into: {} (CAP_SYS_PTRACE is needed)",
-            count(scanner.refused() as u64)
-        );
-    }
+    watch::tell_refused(scanner.refused());
     Ok(found.into_iter().map(read).collect())
 }
 

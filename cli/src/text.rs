@@ -15,10 +15,12 @@ pub fn count(n: u64) -> String {
 
 /// A number and its noun, in the plural where it needs one.
 pub fn plural(n: u64, noun: &str) -> String {
-    match (n, noun.strip_suffix('y')) {
-        (1, _) => format!("{} {noun}", count(n)),
-        (_, Some(stem)) => format!("{} {stem}ies", count(n)),
-        (_, None) => format!("{} {noun}s", count(n)),
+    let number = count(n);
+    match noun.strip_suffix('y') {
+        _ if n == 1 => format!("{number} {noun}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None if noun.ends_with("ch") || noun.ends_with("ss") => format!("{number} {noun}es"),
+        None => format!("{number} {noun}s"),
     }
 }
 
@@ -68,6 +70,9 @@ mod tests {
         assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
         assert_eq!(plural(1, "launch"), "1 launch");
         assert_eq!(plural(2_000, "event"), "2,000 events");
+        assert_eq!(plural(2, "process"), "2 processes");
+        assert_eq!(plural(0, "launch"), "0 launches");
+        assert_eq!(plural(3, "entry"), "3 entries");
         assert_eq!(duration(0), "0 ns");
         assert_eq!(duration(12_345), "12.35 us");
         assert_eq!(duration(3_000_000_000), "3.00 s");

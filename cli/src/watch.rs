@@ -11,10 +11,11 @@ use parcagpu_abi::probe;
 use crate::accounts::Accounts;
 use crate::choice::Choice;
 use crate::demangle::clean;
+use crate::discover::Scanner;
 use crate::ledger::{Ledger, coverage};
 use crate::library;
 use crate::options::{Scope, TraceOptions};
-use crate::preflight;
+use crate::preflight::{self, Capability};
 use crate::refusal::refuse;
 use crate::session::{Session, Sink, Wanted};
 use crate::signals;
@@ -66,6 +67,7 @@ pub fn start(
             eprintln!("note: no such process runs now; those that come are followed");
         }
     }
+    tell_refused(session.refused());
     let processes = session.found().len() as u64;
     eprintln!(
         "attached to {} ({})",
@@ -84,6 +86,16 @@ pub fn start(
         }
     );
     Ok((session, ledger))
+}
+
+/// Says on stderr that processes could not be looked into for want of a right.
+pub fn tell_refused(refused: usize) {
+    if refused > 0 && !Capability::SysPtrace.is_in(preflight::held()) {
+        eprintln!(
+            "note: {} of other users could not be looked into (CAP_SYS_PTRACE is needed)",
+            plural(refused as u64, "process")
+        );
+    }
 }
 
 /// Attaches to the named or default file, so that programs started later lose nothing.
@@ -106,10 +118,9 @@ fn check_pids(pids: &[u32], session: &Session) -> Result<()> {
         if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
             return Err(refuse(format!("there is no process {pid}")));
         }
-        if let Err(e) = std::fs::read(format!("/proc/{pid}/maps")) {
-            return Err(refuse(format!(
-                "cannot read the mappings of process {pid}: {e} (CAP_SYS_PTRACE is needed)"
-            )));
+        if let Err(e) = Scanner::default().scan_process(*pid) {
+            let why = preflight::closed(&e);
+            return Err(refuse(format!("cannot look into process {pid}: {why}")));
         }
         if !session.found().iter().any(|f| f.pid == *pid) {
             return Err(refuse(format!(
