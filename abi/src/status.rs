@@ -350,8 +350,10 @@ impl Status {
 
     /// Announced ids of both kinds that have neither a record nor been given up.
     pub fn ids_outstanding(&self) -> u64 {
-        let announced = self.get(Counter::EagerSampled) + self.get(Counter::GraphSampled);
-        announced.saturating_sub(self.get(Counter::IdsMatched) + self.get(Counter::IdsExpired))
+        // A block read from another process may hold any numbers.
+        let sum = |a, b| self.get(a).saturating_add(self.get(b));
+        sum(Counter::EagerSampled, Counter::GraphSampled)
+            .saturating_sub(sum(Counter::IdsMatched, Counter::IdsExpired))
     }
 
     /// Replaces a text of this block. Writers must not run at the same time.

@@ -315,7 +315,7 @@ impl Ranges {
 
     fn look(&mut self, now: u64) {
         self.latest = self.latest.max(now);
-        if self.latest < self.looked + STEP {
+        if self.latest < self.looked.saturating_add(STEP) {
             return;
         }
         self.looked = self.latest;

@@ -164,7 +164,8 @@ fn reason(status: &Status) -> String {
     told
 }
 
-fn block_text(status: &Status, line: &mut dyn FnMut(&str, String)) {
+/// The lines of a block for people.
+pub fn block_text(status: &Status, line: &mut dyn FnMut(&str, String)) {
     let since = ago(libc::CLOCK_REALTIME, status.state_since_ns.load(Relaxed));
     let since = since.map_or_else(String::new, |s| format!(" for {s}"));
     line("state", format!("{}{since}", state_name(status)));
@@ -316,7 +317,8 @@ fn to_json(reading: &Reading) -> Value {
     out
 }
 
-fn block_json(status: &Status, put: &mut dyn FnMut(&str, Value)) {
+/// The fields of a block.
+pub fn block_json(status: &Status, put: &mut dyn FnMut(&str, Value)) {
     let known = |n: u64| if n == UNKNOWN { Value::Null } else { n.into() };
     put("state", state_name(status).into());
     put("reason", reason(status).into());

@@ -92,6 +92,11 @@ impl Image {
             .checked_add(end.next_multiple_of(maps::page_size()))
     }
 
+    /// Bytes of the address space that it takes.
+    pub fn len(&self) -> usize {
+        self.end.saturating_sub(self.place.base)
+    }
+
     fn readable(&self, address: usize, len: usize, exec: bool) -> bool {
         let Some(end) = address.checked_add(len) else {
             return false;

@@ -37,6 +37,8 @@ compile_error!("this crate is about the dynamic loader of glibc on 64-bit Linux"
 mod code;
 mod engine;
 mod entry;
+#[doc(hidden)]
+pub mod foreign;
 mod hooks;
 mod image;
 mod maps;

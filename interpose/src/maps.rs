@@ -34,7 +34,8 @@ pub(crate) fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4096)
 }
 
-fn parse(line: &str) -> Option<Mapping> {
+/// One line; `None` for what is none.
+pub(crate) fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let mode = fields.next()?.as_bytes();

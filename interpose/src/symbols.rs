@@ -70,31 +70,39 @@ impl<'a> Symbols<'a> {
     pub fn calls_gmon_start(&self) -> bool {
         let undefined = match (self.gnu_hash, self.hash) {
             // Symbols before the first hashed one are the undefined ones.
-            (Some(table), _) => self.image.u32(table + 4),
-            (None, Some(table)) => self.image.u32(table + 4),
+            (Some(table), _) | (None, Some(table)) => self.u32(table, 4),
             (None, None) => None,
         };
-        let count = undefined.unwrap_or(0).min(MOST);
+        let count = undefined.unwrap_or(0).min(self.most());
         self.has_init && (1..count).any(|i| self.is_named(i, "__gmon_start__"))
+    }
+
+    /// A number of a table, whose address the library says.
+    fn u32(&self, table: usize, offset: usize) -> Option<u32> {
+        self.image.u32(table.checked_add(offset)?)
+    }
+
+    /// Symbols that there is room for.
+    fn most(&self) -> u32 {
+        let room = self.image.len() / SYMBOL;
+        u32::try_from(room).map_or(MOST, |room| room.min(MOST))
     }
 
     fn by_gnu_hash(&self, table: usize, name: &str) -> Option<Function> {
         let buckets = self.image.u32(table)?;
-        let first = self.image.u32(table + 4)?;
-        let bloom = self.image.u32(table + 8)? as usize;
-        let bucket_at = (table + 16).checked_add(bloom.checked_mul(8)?)?;
+        let first = self.u32(table, 4)?;
+        let bloom = self.u32(table, 8)? as usize;
+        let bucket_at = table.checked_add(16)?.checked_add(bloom * 8)?;
         let chain_at = bucket_at.checked_add(buckets as usize * 4)?;
         let hash = gnu_hash(name);
         let slot = hash.checked_rem(buckets)? as usize;
-        let start = self.image.u32(bucket_at + slot * 4)?;
+        let start = self.u32(bucket_at, slot * 4)?;
         if start < first {
             return None;
         }
         let mut hidden = None;
-        for index in start..start.saturating_add(MOST) {
-            let link = self
-                .image
-                .u32(chain_at.checked_add((index - first) as usize * 4)?)?;
+        for index in start..start.saturating_add(self.most()) {
+            let link = self.u32(chain_at, (index - first) as usize * 4)?;
             if link | 1 == hash | 1 {
                 match self.exported(index, name) {
                     Some((function, true)) => return Some(function),
@@ -111,10 +119,11 @@ impl<'a> Symbols<'a> {
 
     fn by_hash(&self, table: usize, name: &str) -> Option<Function> {
         let buckets = self.image.u32(table)?;
-        let count = self.image.u32(table + 4)?.min(MOST);
+        let count = self.u32(table, 4)?.min(self.most());
         let slot = sysv_hash(name).checked_rem(buckets)? as usize;
-        let chain_at = (table + 8).checked_add(buckets as usize * 4)?;
-        let mut index = self.image.u32(table + 8 + slot * 4)?;
+        let bucket_at = table.checked_add(8)?;
+        let chain_at = bucket_at.checked_add(buckets as usize * 4)?;
+        let mut index = self.u32(bucket_at, slot * 4)?;
         let mut hidden = None;
         // Each symbol is in one chain: a longer walk is a circle.
         for _ in 0..count {
@@ -126,7 +135,7 @@ impl<'a> Symbols<'a> {
                 Some((function, false)) => hidden = Some(function),
                 None => {}
             }
-            index = self.image.u32(chain_at.checked_add(index as usize * 4)?)?;
+            index = self.u32(chain_at, index as usize * 4)?;
         }
         hidden
     }
@@ -169,10 +178,11 @@ impl<'a> Symbols<'a> {
         let Some(start) = self.strings.checked_add(offset as usize) else {
             return false;
         };
-        let wanted = name.bytes().chain([0]);
-        wanted
-            .enumerate()
-            .all(|(i, byte)| self.image.read(start + i) == Some([byte]))
+        let mut wanted = name.bytes().chain([0]).enumerate();
+        wanted.all(|(i, byte)| {
+            let at = start.checked_add(i);
+            at.and_then(|at| self.image.read(at)) == Some([byte])
+        })
     }
 }
 
