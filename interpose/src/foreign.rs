@@ -25,7 +25,7 @@ impl Library {
         Some(found.address)
     }
 
-    /// See [`Symbols::calls_gmon_start`].
+    /// Whether its `_init` calls `__gmon_start__`.
     pub fn calls_gmon_start(&self) -> bool {
         Symbols::of(&self.0).is_some_and(|symbols| symbols.calls_gmon_start())
     }

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use parcagpu_interpose::foreign::Library;
 
 use crate::Bytes;
+use crate::process::memory_file;
 
 /// Bytes of the library that is looked at.
 const SIZE: usize = 16 << 10;
@@ -18,12 +19,7 @@ struct Mapped {
 }
 
 fn map() -> Mapped {
-    let name = c"library";
-    // SAFETY: the name is terminated; a descriptor comes back.
-    let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    assert!(descriptor >= 0, "a file in memory");
-    // SAFETY: it is open, and nobody else's.
-    let file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(descriptor) };
+    let file = memory_file();
     file.set_len(SIZE as u64).expect("a file in memory");
     // SAFETY: a fresh mapping of the whole file, kept for ever.
     let start = unsafe {
@@ -53,6 +49,11 @@ fn map() -> Mapped {
 
 /// The dynamic section and whatever it points to.
 pub fn symbols(data: &[u8]) {
+    look(data);
+}
+
+/// The same; the address of `cuInit` if there is one.
+pub fn look(data: &[u8]) -> Option<usize> {
     thread_local! {
         static MAPPED: OnceCell<Mapped> = const { OnceCell::new() };
     }
@@ -67,7 +68,7 @@ pub fn symbols(data: &[u8]) {
             std::ptr::write_bytes(to.add(bytes.len()), 0, SIZE - START - bytes.len());
         }
         mapped.library.calls_gmon_start();
-        mapped.library.function("cuInit");
         mapped.library.function("");
-    });
+        mapped.library.function("cuInit")
+    })
 }

@@ -11,9 +11,9 @@ use parcagpu_cli::elf::{parse_notes, read_image};
 
 use crate::Bytes;
 
-fn memory_file() -> File {
+pub(crate) fn memory_file() -> File {
     // SAFETY: the name is terminated; a descriptor comes back.
-    let descriptor = unsafe { libc::memfd_create(c"elf".as_ptr(), libc::MFD_CLOEXEC) };
+    let descriptor = unsafe { libc::memfd_create(c"fuzzed".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(descriptor >= 0, "a file in memory");
     // SAFETY: it is open, and nobody else's.
     unsafe { File::from_raw_fd(descriptor) }
