@@ -6,6 +6,7 @@
 pub mod accounts;
 pub mod block;
 pub mod choice;
+pub mod code;
 pub mod colour;
 pub mod decode;
 pub mod demangle;

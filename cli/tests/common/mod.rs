@@ -13,6 +13,8 @@ use parcagpu_abi::status::{Counter, Status};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub mod cuda;
+
 /// The command under test.
 pub const PARCAGPU: &str = env!("CARGO_BIN_EXE_parcagpu");
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,185 @@
+//! Reads announced cubins from the memory of their process.
+//!
+//! Nothing that the process says is believed: not the size, not that the memory is there, not that its bytes are
+//! what was announced. What does not hold is told in words.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::session::ProcessId;
+
+/// Largest cubin that is read.
+pub const CUBIN_MAX: u64 = 256 << 20;
+/// Read at once; a size that lies then costs no more memory than there are bytes.
+const CHUNK: usize = 1 << 20;
+
+/// What `cubin_loaded` said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// Who.
+    pub process: ProcessId,
+    /// CRC-32 of the bytes, zero-extended.
+    pub crc: u64,
+    /// Address in the process.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Why a cubin could not be had from its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is said to have so many bytes.
+    Size(u64),
+    /// The process has ended.
+    Gone,
+    /// Its memory may not be read.
+    Denied,
+    /// After so many bytes there was no more to read.
+    Short(u64),
+    /// The bytes have this checksum, not the one that was announced.
+    Checksum(u32),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size(size) => write!(f, "it is said to have {size} bytes"),
+            Self::Gone => f.write_str("the process ended before its memory was read"),
+            Self::Denied => f.write_str("the process's memory may not be read (CAP_SYS_PTRACE)"),
+            Self::Short(read) => write!(f, "only {read} of its bytes can be read"),
+            Self::Checksum(found) => write!(f, "its bytes have the checksum {found:#010x}"),
+        }
+    }
+}
+
+impl std::error::Error for Unread {}
+
+/// Reads a cubin and verifies its checksum.
+pub fn read(announced: &Announced) -> Result<Vec<u8>, Unread> {
+    if announced.size == 0 || announced.size > CUBIN_MAX {
+        return Err(Unread::Size(announced.size));
+    }
+    let memory =
+        File::open(format!("/proc/{}/mem", announced.process.pid)).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => Unread::Denied,
+            _ => Unread::Gone,
+        })?;
+    let bytes = read_all(&memory, announced.address, announced.size as usize)?;
+    verify(announced.crc, &bytes)?;
+    Ok(bytes)
+}
+
+fn read_all(memory: &File, address: u64, size: usize) -> Result<Vec<u8>, Unread> {
+    let mut bytes = Vec::new();
+    while bytes.len() < size {
+        let at = bytes.len();
+        bytes.resize(size.min(at + CHUNK), 0);
+        match memory.read_at(&mut bytes[at..], address.wrapping_add(at as u64)) {
+            // A process without memory has ended.
+            Ok(0) if at == 0 => return Err(Unread::Gone),
+            Ok(0) => return Err(Unread::Short(at as u64)),
+            Ok(n) => bytes.truncate(at + n),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => bytes.truncate(at),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Unread::Denied),
+            Err(_) => return Err(Unread::Short(at as u64)),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Whether bytes have a checksum.
+pub fn verify(crc: u64, bytes: &[u8]) -> Result<(), Unread> {
+    match crc32fast::hash(bytes) {
+        found if u64::from(found) == crc => Ok(()),
+        found => Err(Unread::Checksum(found)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_ours(bytes: &[u8]) -> Announced {
+        Announced {
+            process: ProcessId {
+                pid: std::process::id(),
+                start_ns: 0,
+            },
+            crc: crc32fast::hash(bytes).into(),
+            address: bytes.as_ptr() as u64,
+            size: bytes.len() as u64,
+        }
+    }
+
+    #[test]
+    fn bytes_come_whole_or_the_reason_is_told() {
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7) as u8).collect();
+        let right = of_ours(&bytes);
+        assert_eq!(read(&right), Ok(bytes.clone()));
+        let other = Announced {
+            crc: right.crc ^ 1,
+            ..right
+        };
+        assert_eq!(read(&other), Err(Unread::Checksum(right.crc as u32)));
+        // The agent's contract: a checksum is 32 bits wide.
+        let wide = Announced {
+            crc: right.crc | 1 << 32,
+            ..right
+        };
+        assert_eq!(read(&wide), Err(Unread::Checksum(right.crc as u32)));
+        for size in [0, CUBIN_MAX + 1, u64::MAX] {
+            let lie = Announced { size, ..right };
+            assert_eq!(read(&lie), Err(Unread::Size(size)));
+        }
+        for address in [0, 8, u64::MAX, 1 << 63, u64::MAX - 100] {
+            let lie = Announced { address, ..right };
+            assert_eq!(read(&lie), Err(Unread::Short(0)), "{address:#x}");
+        }
+        let nobody = Announced {
+            process: ProcessId {
+                pid: u32::MAX,
+                start_ns: 0,
+            },
+            ..right
+        };
+        assert_eq!(read(&nobody), Err(Unread::Gone));
+    }
+
+    #[test]
+    fn memory_that_ends_early_is_short() {
+        let page = 4096;
+        // SAFETY: a new mapping, of which nothing else knows.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4 * page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: the last two pages of that mapping, which nobody uses.
+        assert_eq!(unsafe { libc::munmap(map.byte_add(2 * page), 2 * page) }, 0);
+        let lie = Announced {
+            process: ProcessId {
+                pid: std::process::id(),
+                start_ns: 0,
+            },
+            crc: 0,
+            address: map as u64,
+            size: CUBIN_MAX,
+        };
+        let read = read(&lie);
+        assert!(
+            matches!(read, Err(Unread::Short(n)) if n >= 2 * page as u64),
+            "{read:?}"
+        );
+        // SAFETY: what is left of the mapping.
+        unsafe { libc::munmap(map, 2 * page) };
+    }
+}

@@ -1,0 +1,443 @@
+//! All code that processes announced, and the answer to where a PC sample lies.
+//!
+//! Two threads work behind it: one reads cubins from processes and takes them apart, one runs `nvdisasm`. Every
+//! method but [`Code::settle`] returns at once; what is still being worked on is said to be pending.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::cache::Cache;
+use super::cubin::{Cubin, FunctionName, NoLine, SourceLine};
+use super::memory::{self, Announced};
+use super::sass::{self, Sass};
+use super::worker::Worker;
+use crate::session::ProcessId;
+
+/// Bytes of code that are kept, with what was read from them.
+const KEPT_MAX: u64 = 1 << 30;
+/// Distinct checksums that are looked after.
+const CUBINS_MAX: usize = 100_000;
+/// How often one cubin is tried, at later announcements.
+const TRIES_MAX: u32 = 3;
+/// Failed readings after which a process is believed nothing more.
+const FAILURES_MAX: u32 = 64;
+/// Distinct troubles that are kept.
+const TROUBLES_MAX: usize = 64;
+/// Cubins up to this size are disassembled whole, larger ones by the functions that were asked for.
+const WHOLE_MAX: usize = 2 << 20;
+/// Functions of one run of `nvdisasm`.
+const FUNCTIONS_MAX: usize = 256;
+/// Time for one run of it.
+const NVDISASM_LIMIT: Duration = Duration::from_secs(60);
+
+/// What [`Code`] does beyond reading cubins.
+#[derive(Clone, Debug, Default)]
+pub struct CodeOptions {
+    /// Keep cubins in this folder and look there first.
+    pub cache: Option<PathBuf>,
+    /// This program instead of the `nvdisasm` that is found.
+    pub nvdisasm: Option<PathBuf>,
+    /// Do not ask for mnemonics at all.
+    pub no_mnemonics: bool,
+}
+
+/// How well a place is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Knowledge {
+    /// File and line are there.
+    Line,
+    /// The code is there, but it tells no line.
+    No(NoLine),
+    /// The code is being read.
+    Pending,
+    /// The code was announced and could not be read; [`Code::troubles`] says why.
+    Unread,
+    /// No code with that checksum was announced.
+    #[default]
+    NotAnnounced,
+}
+
+impl Knowledge {
+    /// Name in JSON output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Line => "line",
+            Self::No(NoLine::NoLineInfo) => "no_line_info",
+            Self::No(NoLine::NoFunction) => "no_function",
+            Self::No(NoLine::Outside) => "outside",
+            Self::No(NoLine::NoRow) => "no_row",
+            Self::Pending => "pending",
+            Self::Unread => "unread",
+            Self::NotAnnounced => "not_announced",
+        }
+    }
+
+    /// For people: why there is no line, and what helps.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Line => "",
+            Self::No(NoLine::NoLineInfo) => "no line information: compile with -lineinfo",
+            Self::No(NoLine::NoFunction) => "the code has no function of that name",
+            Self::No(NoLine::Outside) => "beyond the end of the function",
+            Self::No(NoLine::NoRow) => "belongs to no line",
+            Self::Pending => "the code is still being read",
+            Self::Unread => "the code could not be read",
+            Self::NotAnnounced => "the code was not announced",
+        }
+    }
+}
+
+/// Where an instruction lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// How well it is known.
+    pub knowledge: Knowledge,
+    /// File and line, with [`Knowledge::Line`].
+    pub line: Option<SourceLine>,
+    /// SASS mnemonic; `None`: not known, or not yet.
+    pub mnemonic: Option<Arc<str>>,
+    /// Whole mangled name of the function, where the code has it.
+    pub function: Option<Arc<[u8]>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    bytes: Arc<[u8]>,
+    cubin: Arc<Cubin>,
+    sass: Sass,
+    /// Symbols that were asked for, `None` for the whole cubin.
+    asked: BTreeSet<Option<u32>>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Pending { tries: u32, reserved: u64 },
+    Failed { tries: u32 },
+    Known(Box<Known>),
+}
+
+#[derive(Debug)]
+struct Read {
+    announced: Announced,
+    result: Result<(Arc<[u8]>, Arc<Cubin>), String>,
+    trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct Disassembly {
+    crc: u64,
+    bytes: Arc<[u8]>,
+    /// None: all.
+    symbols: Vec<u32>,
+}
+
+type Disassembler = Worker<Disassembly, (u64, Result<Sass, String>)>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Code {
+    entries: HashMap<u64, Entry>,
+    kept: u64,
+    reader: Worker<Announced, Read>,
+    disassembler: Option<Disassembler>,
+    /// By cubin, functions to be asked for at the next opportunity.
+    wanted: BTreeMap<u64, BTreeSet<u32>>,
+    failures: HashMap<ProcessId, u32>,
+    troubles: Vec<String>,
+    no_mnemonics: Option<String>,
+}
+
+impl Code {
+    /// Starts the threads. Fails only if the cache or the named `nvdisasm` cannot be used.
+    pub fn start(options: &CodeOptions) -> Result<Self> {
+        let cache = options.cache.as_deref().map(Cache::open).transpose()?;
+        let reader = Worker::start("parcagpu-cubins", move |announced| {
+            read(announced, cache.as_ref())
+        })?;
+        let (disassembler, no_mnemonics) = match disassembler(options) {
+            Ok(worker) => (worker, None),
+            Err(e) if options.nvdisasm.is_none() => (None, Some(format!("{e:#}"))),
+            Err(e) => return Err(e),
+        };
+        Ok(Self {
+            entries: HashMap::new(),
+            kept: 0,
+            reader,
+            disassembler,
+            wanted: BTreeMap::new(),
+            failures: HashMap::new(),
+            troubles: Vec::new(),
+            no_mnemonics,
+        })
+    }
+
+    /// Takes note of `cubin_loaded`. A cubin is read once, whoever announces it; one that could not be read is tried
+    /// again when it is announced again.
+    pub fn announce(&mut self, announced: Announced) {
+        self.take_results(Duration::ZERO);
+        let tries = match self.entries.get(&announced.crc) {
+            Some(Entry::Failed { tries }) if *tries < TRIES_MAX => *tries,
+            None if self.entries.len() < CUBINS_MAX => 0,
+            None => return self.trouble("too many cubins; further ones are not read".to_owned()),
+            Some(_) => return,
+        };
+        if self
+            .failures
+            .get(&announced.process)
+            .is_some_and(|n| *n >= FAILURES_MAX)
+        {
+            return;
+        }
+        let reserved = announced.size.min(memory::CUBIN_MAX);
+        if self.kept + reserved > KEPT_MAX {
+            let message = "no room for more code (1 GiB is kept); further cubins are not read";
+            return self.trouble(message.to_owned());
+        }
+        self.kept += reserved;
+        self.entries.insert(
+            announced.crc,
+            Entry::Pending {
+                tries: tries + 1,
+                reserved,
+            },
+        );
+        self.reader.give(announced);
+    }
+
+    /// Adds a cubin whose bytes are at hand, from a recording. Takes it apart at once.
+    pub fn add(&mut self, crc: u64, bytes: Arc<[u8]>) -> Result<()> {
+        let cubin = Arc::new(Cubin::parse(&bytes)?);
+        self.keep(crc, bytes, cubin);
+        Ok(())
+    }
+
+    fn keep(&mut self, crc: u64, bytes: Arc<[u8]>, cubin: Arc<Cubin>) {
+        self.kept += (bytes.len() + cubin.size()) as u64;
+        let known = Known {
+            bytes,
+            cubin,
+            sass: Sass::default(),
+            asked: BTreeSet::new(),
+        };
+        self.entries.insert(crc, Entry::Known(Box::new(known)));
+    }
+
+    /// Where an instruction lies, as far as it is known now; asks for its mnemonic if that is not known.
+    pub fn resolve(&mut self, crc: u64, function: &FunctionName<'_>, pc_offset: u64) -> Place {
+        self.take_results(Duration::ZERO);
+        let knowledge = |knowledge| Place {
+            knowledge,
+            ..Place::default()
+        };
+        let known = match self.entries.get_mut(&crc) {
+            None => return knowledge(Knowledge::NotAnnounced),
+            Some(Entry::Pending { .. }) => return knowledge(Knowledge::Pending),
+            Some(Entry::Failed { .. }) => return knowledge(Knowledge::Unread),
+            Some(Entry::Known(known)) => known,
+        };
+        let cubin = Arc::clone(&known.cubin);
+        let Some(spot) = cubin.find(function) else {
+            return knowledge(Knowledge::No(NoLine::NoFunction));
+        };
+        let (line, why) = match cubin.line(&spot, pc_offset) {
+            Ok(line) => (Some(line), Knowledge::Line),
+            Err(why) => (None, Knowledge::No(why)),
+        };
+        let place = Place {
+            knowledge: why,
+            line,
+            mnemonic: cubin
+                .section_name(spot.section)
+                .and_then(|name| known.sass.at(name, spot.start.checked_add(pc_offset)?))
+                .cloned(),
+            function: spot.function.map(|f| Arc::clone(&f.name)),
+        };
+        if place.mnemonic.is_none()
+            && self.disassembler.is_some()
+            && why != Knowledge::No(NoLine::Outside)
+        {
+            self.want_mnemonics(crc, spot.function.map(|f| f.index));
+        }
+        place
+    }
+
+    fn want_mnemonics(&mut self, crc: u64, symbol: Option<u32>) {
+        let Some(Entry::Known(known)) = self.entries.get_mut(&crc) else {
+            return;
+        };
+        let symbol = match symbol {
+            _ if known.bytes.len() <= WHOLE_MAX => None,
+            // Without a symbol it cannot be asked for.
+            None => return,
+            symbol => symbol,
+        };
+        if known.asked.insert(symbol) {
+            // An empty set means all.
+            self.wanted.entry(crc).or_default().extend(symbol);
+            self.ask();
+        }
+    }
+
+    /// Gives the thread its next job when it has none: what was wanted meanwhile goes into one run.
+    fn ask(&mut self) {
+        let Some(disassembler) = &mut self.disassembler else {
+            return;
+        };
+        if disassembler.at_work() > 0 {
+            return;
+        }
+        while let Some((crc, mut symbols)) = self.wanted.pop_first() {
+            let Some(Entry::Known(known)) = self.entries.get(&crc) else {
+                continue;
+            };
+            let later = symbols.iter().nth(FUNCTIONS_MAX).copied();
+            if let Some(later) = later {
+                self.wanted.insert(crc, symbols.split_off(&later));
+            }
+            disassembler.give(Disassembly {
+                crc,
+                bytes: Arc::clone(&known.bytes),
+                symbols: symbols.into_iter().collect(),
+            });
+            return;
+        }
+    }
+
+    /// The bytes of a cubin, once they were read.
+    pub fn bytes(&self, crc: u64) -> Option<Arc<[u8]>> {
+        match self.entries.get(&crc)? {
+            Entry::Known(known) => Some(Arc::clone(&known.bytes)),
+            _ => None,
+        }
+    }
+
+    /// Checksums of the cubins that were read.
+    pub fn checksums(&self) -> impl Iterator<Item = u64> {
+        self.entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry, Entry::Known(_)))
+            .map(|(crc, _)| *crc)
+    }
+
+    /// Waits at most so long until all that was asked for is there; false if it is not.
+    pub fn settle(&mut self, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            self.take_results(left.min(Duration::from_millis(20)));
+            let busy = self.disassembler.as_ref().map_or(0, Worker::at_work);
+            if self.reader.at_work() + busy == 0 && self.wanted.is_empty() {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+        }
+    }
+
+    /// What went wrong, each once.
+    pub fn troubles(&self) -> &[String] {
+        &self.troubles
+    }
+
+    /// Why there are no mnemonics, if there are none.
+    pub fn why_no_mnemonics(&self) -> Option<&str> {
+        self.no_mnemonics.as_deref()
+    }
+
+    fn trouble(&mut self, message: String) {
+        if self.troubles.len() < TROUBLES_MAX && !self.troubles.contains(&message) {
+            self.troubles.push(message);
+        }
+    }
+
+    fn take_results(&mut self, limit: Duration) {
+        let mut limit = limit;
+        while let Some(read) = self.reader.take(limit) {
+            limit = Duration::ZERO;
+            self.was_read(read);
+        }
+        while let Some((crc, result)) = self.disassembler.as_mut().and_then(|d| d.take(limit)) {
+            limit = Duration::ZERO;
+            match (result, self.entries.get_mut(&crc)) {
+                (Ok(sass), Some(Entry::Known(known))) => known.sass.merge(sass),
+                (Err(why), _) => self.trouble(format!("no mnemonics of cubin {crc:#010x}: {why}")),
+                _ => {}
+            }
+        }
+        self.ask();
+    }
+
+    fn was_read(&mut self, read: Read) {
+        let Announced { process, crc, .. } = read.announced;
+        let tries = match self.entries.get(&crc) {
+            Some(Entry::Pending { tries, reserved }) => {
+                self.kept -= reserved;
+                *tries
+            }
+            // Meanwhile it was added from elsewhere.
+            _ => return,
+        };
+        if let Some(trouble) = read.trouble {
+            self.trouble(trouble);
+        }
+        match read.result {
+            Ok((bytes, cubin)) => {
+                if cubin.is_cut() {
+                    let message = "its line table is too long; some lines are missing";
+                    self.trouble(format!("cubin {crc:#010x}: {message}"));
+                }
+                self.keep(crc, bytes, cubin);
+            }
+            Err(why) => {
+                self.entries.insert(crc, Entry::Failed { tries });
+                *self.failures.entry(process).or_default() += 1;
+                let pid = process.pid;
+                self.trouble(format!(
+                    "cubin {crc:#010x} of process {pid} was not read: {why}"
+                ));
+            }
+        }
+    }
+}
+
+fn disassembler(options: &CodeOptions) -> Result<Option<Disassembler>> {
+    if options.no_mnemonics {
+        return Ok(None);
+    }
+    let program = sass::find(options.nvdisasm.as_deref().map(Path::new))?;
+    Worker::start("parcagpu-sass", move |job: Disassembly| {
+        let sass = sass::disassemble(&program, &job.bytes, &job.symbols, NVDISASM_LIMIT);
+        (job.crc, sass.map_err(|e| format!("{e:#}")))
+    })
+    .map(Some)
+}
+
+/// On the reading thread.
+fn read(announced: Announced, cache: Option<&Cache>) -> Read {
+    let crc = announced.crc;
+    let mut trouble = None;
+    let cached = cache.and_then(|c| c.get(crc));
+    let bytes = match cached {
+        Some(bytes) => Ok(bytes),
+        None => memory::read(&announced).inspect(|bytes| {
+            if let Some(Err(e)) = cache.map(|c| c.put(crc, bytes)) {
+                trouble = Some(format!("the cubin cache cannot be written: {e:#}"));
+            }
+        }),
+    };
+    let result = bytes.map_err(|e| e.to_string()).and_then(|bytes| {
+        let bytes: Arc<[u8]> = bytes.into();
+        let cubin = Cubin::parse(&bytes).map_err(|e| e.to_string())?;
+        Ok((bytes, Arc::new(cubin)))
+    });
+    Read {
+        announced,
+        result,
+        trouble,
+    }
+}
