@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::memory::{CUBIN_MAX, verify};
+use super::announced::{CUBIN_MAX, verify};
 
 /// An open folder.
 #[derive(Debug)]

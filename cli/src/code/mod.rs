@@ -2,19 +2,19 @@
 //!
 //! * [`store`]: [`Code`], which is told of cubins and asked about samples; the only part with threads
 //! * [`cubin`]: one cubin, pure; [`image`] reads its ELF file and [`lines`] its line table
-//! * [`memory`]: the bytes of an announced cubin, from its process
+//! * [`announced`]: the bytes of an announced cubin, from its process
 //! * [`cache`]: cubins on disk
 //! * [`sass`]: mnemonics, by `nvdisasm`
 
+pub mod announced;
 pub mod cache;
 pub mod cubin;
 pub mod image;
 pub mod lines;
-pub mod memory;
 pub mod sass;
 pub mod store;
 mod worker;
 
+pub use announced::Announced;
 pub use cubin::{Cubin, FunctionName, NoLine, SourceLine};
-pub use memory::Announced;
 pub use store::{Code, CodeOptions, Knowledge, Place};

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::announced::{self, Announced};
 use super::cache::Cache;
 use super::cubin::{Cubin, FunctionName, NoLine, SourceLine};
-use super::memory::{self, Announced};
 use super::sass::{self, Sass};
 use super::worker::Worker;
 use crate::session::ProcessId;
@@ -192,7 +192,7 @@ impl Code {
         {
             return;
         }
-        let reserved = announced.size.min(memory::CUBIN_MAX);
+        let reserved = announced.size.min(announced::CUBIN_MAX);
         if self.kept + reserved > KEPT_MAX {
             let message = "no room for more code (1 GiB is kept); further cubins are not read";
             return self.trouble(message.to_owned());
@@ -424,7 +424,7 @@ fn read(announced: Announced, cache: Option<&Cache>) -> Read {
     let cached = cache.and_then(|c| c.get(crc));
     let bytes = match cached {
         Some(bytes) => Ok(bytes),
-        None => memory::read(&announced).inspect(|bytes| {
+        None => announced::read(&announced).inspect(|bytes| {
             if let Some(Err(e)) = cache.map(|c| c.put(crc, bytes)) {
                 trouble = Some(format!("the cubin cache cannot be written: {e:#}"));
             }

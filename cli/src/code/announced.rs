@@ -3,12 +3,9 @@
 //! Nothing that the process says is believed: not the size, not that the memory is there, not that its bytes are
 //! what was announced. What does not hold is told in words.
 
-use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-
+use crate::memory::Memory;
 use crate::session::ProcessId;
+use std::fmt;
 
 /// Largest cubin that is read.
 pub const CUBIN_MAX: u64 = 256 << 20;
@@ -62,29 +59,26 @@ pub fn read(announced: &Announced) -> Result<Vec<u8>, Unread> {
     if announced.size == 0 || announced.size > CUBIN_MAX {
         return Err(Unread::Size(announced.size));
     }
-    let memory =
-        File::open(format!("/proc/{}/mem", announced.process.pid)).map_err(|e| match e.kind() {
-            io::ErrorKind::PermissionDenied => Unread::Denied,
-            _ => Unread::Gone,
-        })?;
-    let bytes = read_all(&memory, announced.address, announced.size as usize)?;
+    let memory = Memory::of(announced.process.pid);
+    let bytes = read_all(memory, announced.address, announced.size as usize)?;
     verify(announced.crc, &bytes)?;
     Ok(bytes)
 }
 
-fn read_all(memory: &File, address: u64, size: usize) -> Result<Vec<u8>, Unread> {
+fn read_all(mut memory: Memory, address: u64, size: usize) -> Result<Vec<u8>, Unread> {
     let mut bytes = Vec::new();
     while bytes.len() < size {
         let at = bytes.len();
         bytes.resize(size.min(at + CHUNK), 0);
         match memory.read_at(&mut bytes[at..], address.wrapping_add(at as u64)) {
-            // A process without memory has ended.
-            Ok(0) if at == 0 => return Err(Unread::Gone),
             Ok(0) => return Err(Unread::Short(at as u64)),
             Ok(n) => bytes.truncate(at + n),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => bytes.truncate(at),
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Unread::Denied),
-            Err(_) => return Err(Unread::Short(at as u64)),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINTR) => bytes.truncate(at),
+                Some(libc::ESRCH | libc::ENOENT) => return Err(Unread::Gone),
+                Some(libc::EPERM | libc::EACCES) => return Err(Unread::Denied),
+                _ => return Err(Unread::Short(at as u64)),
+            },
         }
     }
     Ok(bytes)
