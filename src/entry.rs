@@ -2,13 +2,15 @@
 //! caller's `errno` given back.
 //!
 //! A panic that left an `extern "C"` function would abort the program we are a guest of. It is
-//! counted, reported once, and the entry returns its fallback instead.
+//! counted, reported once, and the entry returns its fallback instead. The cancellation of a thread
+//! would end the program at the barrier; it is put off until the entry is left.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use parcagpu_abi::status::Counter;
+use parcagpu_interpose::Uncancelled;
 
 use crate::status;
 
@@ -91,8 +93,14 @@ impl Drop for Outside {
     }
 }
 
-/// Runs `body`; a panic in it gives `fallback`.
+/// Runs `body`; a panic in it gives `fallback`. Puts the cancellation of this thread off.
 pub fn barrier<R>(fallback: R, body: impl FnOnce() -> R) -> R {
+    let _whole = Uncancelled::begin();
+    quick_barrier(fallback, body)
+}
+
+/// The same, some 10 ns cheaper, for a `body` that meets no cancellation point.
+pub fn quick_barrier<R>(fallback: R, body: impl FnOnce() -> R) -> R {
     let _errno = KeepErrno::new();
     // Unwind safety: state shared with other entries is atomics and maps whose operations either
     // happened or did not; a guard dropped while unwinding leaves them consistent.

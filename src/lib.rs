@@ -11,13 +11,15 @@
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
 //! * [`nvtx`]: the program's own ranges and marks
 //! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
-//! * [`config`], [`entry`], [`log`], [`clock`]: the environment, the way in from C, debug lines, time
+//! * [`config`], [`environment`], [`entry`], [`log`], [`clock`]: variables read and set, the way in from C,
+//!   debug lines, time
 
 pub mod clock;
 pub mod config;
 pub mod cubin;
 pub mod cupti;
 pub mod entry;
+pub mod environment;
 pub mod errors;
 pub mod hooks;
 pub mod lifecycle;

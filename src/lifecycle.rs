@@ -25,6 +25,8 @@ const ACTIVE_LIMIT: Duration = Duration::from_secs(1);
 const EXIT_LIMIT: Duration = Duration::from_millis(400);
 
 static MAIN_LEFT: AtomicBool = AtomicBool::new(false);
+/// Another thread loaded us, so that the first one leaves without a word.
+static MAIN_UNSEEN: AtomicBool = AtomicBool::new(false);
 /// `CLOCK_MONOTONIC` ns.
 static STARTED_AT: AtomicU64 = AtomicU64::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -119,6 +121,7 @@ pub fn start(way: Way) {
     entry::silence_panics();
     // Others come here until the session has begun, so that their launches are not missed.
     hooks::want(!hooks::BOOT, false);
+    installed::withdraw();
     STARTED_AT.store(clock::monotonic_ns(), Ordering::Release);
     nvtx::offer();
     let (config, problems) = Config::from_environment();
@@ -171,19 +174,36 @@ fn await_begin() {
 }
 
 /// Whether the program is over but for us: its first thread has left by `pthread_exit`, and there is no
-/// other. Asks the kernel only once the first thread has left.
+/// other. Asks the kernel only once the first thread has left, or when it could not be watched.
 pub fn is_alone() -> bool {
-    MAIN_LEFT.load(Ordering::Relaxed)
+    (MAIN_LEFT.load(Ordering::Relaxed) || MAIN_UNSEEN.load(Ordering::Relaxed) && main_has_left())
         && std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= 2)
 }
 
-/// Lets us learn that the first thread leaves, which this is if the library was there from the start.
+/// Whether the first thread has left, as the kernel knows: it takes a thread's list of robust locks away
+/// when the thread ends. glibc gives every thread one.
+fn main_has_left() -> bool {
+    let (mut head, mut len) = (std::ptr::dangling_mut::<libc::c_void>(), 0usize);
+    // SAFETY: writes an address and a size, of a thread of this process.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_robust_list,
+            libc::getpid(),
+            &raw mut head,
+            &raw mut len,
+        )
+    };
+    result == 0 && head.is_null()
+}
+
+/// Lets us learn that the first thread leaves, if this is it.
 fn watch_main_thread() {
     unsafe extern "C" fn on_main_left(_value: *mut libc::c_void) {
         MAIN_LEFT.store(true, Ordering::Relaxed);
     }
     // SAFETY: neither call has preconditions.
     if unsafe { libc::gettid() != libc::getpid() } {
+        MAIN_UNSEEN.store(true, Ordering::Relaxed);
         return;
     }
     let mut key = 0;

@@ -19,7 +19,7 @@ use crate::cupti::sys::{
     CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, DOMAIN_RESOURCE, Domain, SubscriberHandle,
 };
 use crate::cupti::{activity, callbacks, locate};
-use crate::hooks::{self, holder, installed};
+use crate::hooks::{self, holder, installed, launch};
 use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
@@ -203,8 +203,7 @@ impl Machine {
         self.drain_until = 0;
         let Some(subscription) = subscription else {
             if self.session.pool.outstanding() > 0 {
-                self.flush(ACTIVITY_FLUSH_FORCED);
-                self.await_buffers(LAST_BUFFERS);
+                self.recall_buffers();
             }
             return;
         };
@@ -213,8 +212,7 @@ impl Machine {
         while !self.session.sampler.switch.close(self.session) && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        self.flush(ACTIVITY_FLUSH_FORCED);
-        self.await_buffers(LAST_BUFFERS);
+        self.recall_buffers();
         if let Phase::Closing(_) = self.deactivate(subscription, now) {
             errors::report(0, "yield", "a launch was inside CUPTI for too long");
         }
@@ -248,6 +246,15 @@ impl Machine {
         status::publish_counts();
         if subscribed || self.session.pool.outstanding() > 0 {
             self.session.sampler.switch.close(self.session);
+            self.flush(ACTIVITY_FLUSH_FORCED);
+            self.await_buffers(LAST_BUFFERS);
+        }
+    }
+
+    /// Has CUPTI deliver every buffer of ours; not from inside a callback, where it may not be asked to.
+    /// What is out then comes back to [`activity::COMPLETE`] all the same.
+    fn recall_buffers(&self) {
+        if !holder::is_in_callback() {
             self.flush(ACTIVITY_FLUSH_FORCED);
             self.await_buffers(LAST_BUFFERS);
         }
@@ -346,7 +353,7 @@ impl Machine {
             report("cupti", error);
         }
         api.register_callbacks(activity::REQUEST, activity::COMPLETE)?;
-        self.session.set_subscriber(handle);
+        self.session.set_subscriber(handle, !shared);
         if let Some(driver) = self.session.driver() {
             installed::verify(driver);
         }
@@ -395,16 +402,16 @@ impl Machine {
                     report("cupti", error);
                 }
             }
-            if !subscription.shared
-                && let Err(error) = api.unsubscribe(subscription.handle)
-            {
-                report("cupti", error);
+            if !subscription.shared {
+                session.unsubscribed();
+                if let Err(error) = api.unsubscribe(subscription.handle) {
+                    report("cupti", error);
+                }
             }
             // A tool that registered once and is quiet finds its callbacks as it left them.
-            if let Some((request, complete)) = holder::buffer_callbacks() {
-                self.flush(ACTIVITY_FLUSH_FORCED);
-                self.await_buffers(LAST_BUFFERS);
-                if let Err(error) = api.register_callbacks(request, complete) {
+            if let Some((request, _)) = holder::buffer_callbacks() {
+                self.recall_buffers();
+                if let Err(error) = api.register_callbacks(request, activity::COMPLETE) {
                     report("cupti", error);
                 }
             }
@@ -422,6 +429,7 @@ impl Machine {
 
     fn keep_house(&mut self, mut subscription: Subscription, now: u64) -> Phase {
         let session = self.session;
+        launch::leave_abandoned(session);
         subscription.keep_on.look(session, now);
         subscription.silence.look(session, now);
         if session.activity_failed.load(Ordering::Relaxed) {

@@ -51,13 +51,12 @@ impl KeepOn {
             return;
         }
         self.next_look = now + LOOK_PERIOD;
-        let (seen, sampled) = counts();
-        let (all, taken) = (seen - self.seen, sampled - self.sampled);
-        (self.seen, self.sampled) = (seen, sampled);
-        if all < ENOUGH {
+        let now = counts();
+        let share = share((self.seen, self.sampled), now);
+        (self.seen, self.sampled) = now;
+        let Some(share) = share else {
             return;
-        }
-        let share = taken as f64 / all as f64;
+        };
         if share >= SHARE_ON {
             self.join(session);
         } else if share < SHARE_OFF
@@ -74,6 +73,14 @@ impl KeepOn {
     }
 }
 
+/// The part of launches that were sampled between two looks; `None` where there were too few. Launches
+/// that turn out to be none are taken back, at times more of them than came since.
+fn share(before: (u64, u64), now: (u64, u64)) -> Option<f64> {
+    let all = now.0.saturating_sub(before.0);
+    let taken = now.1.saturating_sub(before.1);
+    (all >= ENOUGH).then(|| taken as f64 / all as f64)
+}
+
 fn counts() -> (u64, u64) {
     let block = status::block();
     let sum = |a, b| block.get(a) + block.get(b);
@@ -81,4 +88,16 @@ fn counts() -> (u64, u64) {
         sum(Counter::EagerSeen, Counter::GraphSeen),
         sum(Counter::EagerSampled, Counter::GraphSampled),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn launches_that_are_taken_back_are_no_share() {
+        assert_eq!(share((1000, 10), (2000, 260)), Some(0.25));
+        assert_eq!(share((1000, 10), (1099, 99)), None);
+        assert_eq!(share((1000, 10), (990, 10)), None, "fewer than before");
+    }
 }

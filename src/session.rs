@@ -7,6 +7,8 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use parcagpu_interpose::Uncancelled;
+
 use crate::config::Config;
 use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::callbacks;
@@ -31,6 +33,8 @@ pub struct Session {
     pub activity_failed: AtomicBool,
     active: AtomicBool,
     subscriber: AtomicPtr<c_void>,
+    /// That subscription is our own, and not given up.
+    subscribed: AtomicBool,
     api: OnceLock<Api>,
     driver: OnceLock<Driver>,
 }
@@ -60,6 +64,7 @@ pub fn make(config: Config) -> &'static Session {
         activity_failed: AtomicBool::new(false),
         active: AtomicBool::new(false),
         subscriber: AtomicPtr::new(std::ptr::null_mut()),
+        subscribed: AtomicBool::new(false),
         api: OnceLock::new(),
         driver: OnceLock::new(),
     })
@@ -99,9 +104,30 @@ impl Session {
         hooks::want(hooks::SAMPLE, active);
     }
 
-    /// Says under which subscription callbacks are switched around a sampled launch.
-    pub fn set_subscriber(&self, subscriber: SubscriberHandle) {
+    /// Says under which subscription callbacks are switched around a sampled launch; `own`: it is ours.
+    pub fn set_subscriber(&self, subscriber: SubscriberHandle, own: bool) {
         self.subscriber.store(subscriber.0, Ordering::Release);
+        self.subscribed.store(own, Ordering::Release);
+    }
+
+    /// Our own subscription ended.
+    pub fn unsubscribed(&self) {
+        self.subscribed.store(false, Ordering::Release);
+    }
+
+    /// In a forked child: ends the subscription that its parent had, in the child's copy of CUPTI.
+    pub fn leave_inherited(&self) {
+        let Some(api) = self
+            .api()
+            .filter(|_| self.subscribed.swap(false, Ordering::AcqRel))
+        else {
+            return;
+        };
+        // Nothing is told in a forked child; what CUPTI refuses, the program's own call will meet.
+        if self.sampler.switch.is_on() {
+            let _ = api.disable_kernels();
+        }
+        let _ = api.unsubscribe(SubscriberHandle(self.subscriber.load(Ordering::Acquire)));
     }
 
     /// Switches the callbacks of the launches that hooks decide upon.
@@ -120,6 +146,8 @@ impl Session {
         };
         // So that the hooks on CUPTI do not take this for the program's.
         let _ours = Inside::nested();
+        // CUPTI may come to a cancellation point, in the middle of the switch.
+        let _whole = Uncancelled::begin();
         act(api)
             .inspect_err(|error| errors::report(error.code as i32, "cupti", &error.to_string()))
             .is_ok()

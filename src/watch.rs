@@ -6,6 +6,7 @@
 //! The machine is behind a lock that is only ever tried: our thread skips a look when it is taken, and a
 //! thread of the program that wants CUPTI tries with a bound.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use crate::nvtx::timer;
 /// Longest time a thread of the program that wants CUPTI tries for the machine.
 const STEP_ASIDE_LIMIT: Duration = Duration::from_millis(300);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// After which we look when the program has let CUPTI go: not at once, since it may want it again.
+const SOON: Duration = Duration::from_millis(20);
 /// Longest time the end of the process waits for a thread that takes CUPTI.
 const FINISH_LIMIT: Duration = Duration::from_millis(100);
 /// Of address space; CUPTI's and our callbacks run on it.
@@ -37,6 +40,8 @@ enum End {
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 static END: Mutex<End> = Mutex::new(End::Done);
 static ENDED: Condvar = Condvar::new();
+/// Changed with [`END`] locked.
+static LOOK_SOON: AtomicBool = AtomicBool::new(false);
 static BEGUN: Mutex<bool> = Mutex::new(false);
 static BEGINS: Condvar = Condvar::new();
 
@@ -144,8 +149,13 @@ fn run(way: Way) {
         {
             let guard = end();
             let (guard, _) = ENDED
-                .wait_timeout_while(guard, wait, |end| *end == End::No)
+                .wait_timeout_while(guard, wait, |end| {
+                    *end == End::No && !LOOK_SOON.load(Ordering::Relaxed)
+                })
                 .unwrap_or_else(|e| e.into_inner());
+            if LOOK_SOON.swap(false, Ordering::Relaxed) {
+                next = next.min(Instant::now() + SOON);
+            }
             if *guard == End::Asked || lifecycle::is_alone() {
                 break;
             }
@@ -174,6 +184,15 @@ fn run(way: Way) {
     });
     *end() = End::Done;
     ENDED.notify_all();
+}
+
+/// Has the thread look sooner than it would: what kept us away is gone.
+pub fn look_soon() {
+    // Whoever holds it looks in a moment, too.
+    if let Ok(_end) = END.try_lock() {
+        LOOK_SOON.store(true, Ordering::Relaxed);
+        ENDED.notify_all();
+    }
 }
 
 /// Waits until the thread has had its first look, until `limit` at the latest.

@@ -1,119 +1,101 @@
 //! Entry functions: what a hooked function jumps to.
 //!
 //! The fast path is a load, a test and a tail call. On the slow path a handler
-//! runs behind a panic barrier: should it panic, the caller gets what the
-//! original returned, which is called if the handler had not done so. errno is
-//! the original's in every case. A thread that is cancelled meanwhile is so
-//! after the call: cancellation unwinds, and would end the process at the
-//! barrier.
+//! runs in two halves, before the original and after it, each behind a panic
+//! barrier: should one panic, the call goes on without it. errno is the
+//! original's in every case.
+//!
+//! While the original runs, nothing of ours is on the stack that has to be
+//! undone. So a thread that is cancelled in there, a C++ exception or a
+//! `longjmp` leaves the call as it would without us; the second half is not run
+//! then. A half itself must not be left that way: a handler that may meet a
+//! cancellation point puts cancellation off ([`Uncancelled`]).
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many handlers panicked so far.
+/// How many halves of handlers panicked so far.
 pub fn handler_panics() -> usize {
     PANICS.load(Ordering::Relaxed)
 }
 
-thread_local! {
-    /// The innermost handler call of this thread. No destructor, so it works
-    /// until the thread's very end.
-    static TOP: Cell<*const Head> = const { Cell::new(ptr::null()) };
+/// What comes after the first half of a handler.
+#[derive(Clone, Copy, Debug)]
+pub enum Next<A, R, O> {
+    /// The original, with these arguments, and then the second half.
+    Call(A, O),
+    /// The caller gets this; the original is not called.
+    Return(R),
 }
 
-/// What calls of all types have in common.
-struct Head {
-    previous: *const Head,
-    /// Whose call it is: the address of the function's `Originals`.
-    owner: *const (),
-    /// errno as the original is to find it, then as it left it.
-    errno: Cell<i32>,
+/// Gets the calls of one replaced function: `A` is the tuple of its arguments,
+/// `R` its result. Everything is `Copy`, so that a call that never returns
+/// leaves nothing behind.
+pub trait Handler<A: Copy, R: Copy> {
+    /// What the first half hands to the second.
+    type Open: Copy;
+
+    /// The first half. `frame` is an address on the stack: below everything of
+    /// the caller's and above everything of the original's.
+    ///
+    /// # Safety
+    /// The arguments are a caller's of the function.
+    unsafe fn before(frame: usize, arguments: A) -> Next<A, R, Self::Open>;
+
+    /// The second half: the original was called with these arguments and
+    /// returned this.
+    ///
+    /// # Safety
+    /// As said.
+    unsafe fn after(open: Self::Open, arguments: A, result: R);
 }
 
-/// One call of a handler.
-#[repr(C)]
-struct Frame<R> {
-    head: Head,
-    result: Cell<Option<R>>,
-}
-
-/// Runs a handler for a call of the function that `owner` stands for. `again`
-/// calls the original, and is used when the handler panicked before it did.
-///
-/// Public for [`hooks!`](crate::hooks) only.
-#[doc(hidden)]
-pub fn handle<R: Copy>(
-    owner: *const (),
-    handler: impl FnOnce() -> R,
-    again: impl FnOnce() -> R,
-) -> R {
-    let mut frame = Frame {
-        head: Head {
-            previous: ptr::null(),
-            owner,
-            errno: Cell::new(errno()),
-        },
-        result: Cell::new(None::<R>),
-    };
-    let _whole = Uncancelled::begin();
-    let outer = TOP.get();
-    // A frame below ours on the stack is gone: somebody jumped over it.
-    if outer.addr() > (&raw const frame).addr() {
-        frame.head.previous = outer;
-    }
-    let frame = frame;
-    TOP.set((&raw const frame).cast());
-    let outcome = catch_unwind(AssertUnwindSafe(handler));
-    TOP.set(frame.head.previous);
-    let result = match (outcome, frame.result.get()) {
-        (Ok(result), _) => result,
-        (Err(payload), done) => {
-            PANICS.fetch_add(1, Ordering::Relaxed);
-            // Dropping it could panic again.
-            std::mem::forget(payload);
-            done.unwrap_or_else(|| {
-                set_errno(frame.head.errno.get());
-                let result = again();
-                frame.head.errno.set(errno());
-                result
-            })
-        }
-    };
-    set_errno(frame.head.errno.get());
-    result
-}
-
-/// Calls the original on a handler's behalf and notes what it returned.
+/// Runs a handler around a call of `original`.
 ///
 /// Public for [`hooks!`](crate::hooks) only.
 ///
 /// # Safety
-/// `R` is the type of the result of the function that `owner` stands for.
+/// The arguments are a caller's of the function that `original` calls.
 #[doc(hidden)]
-pub unsafe fn call_original<R: Copy>(owner: *const (), original: impl FnOnce() -> R) -> R {
+#[inline(always)]
+pub unsafe fn handle<H: Handler<A, R>, A: Copy, R: Copy>(
+    arguments: A,
+    original: impl Fn(A) -> R,
+) -> R {
     let here = 0_u8;
-    let mut at = TOP.get();
-    // Frames below this one on the stack are gone, see `handle`.
-    while !at.is_null() && at.addr() > (&raw const here).addr() {
-        // SAFETY: a live frame of this thread: `handle` has not returned.
-        let head = unsafe { &*at };
-        if head.owner == owner {
-            // SAFETY: frames of one owner have one type, says our caller.
-            let frame = unsafe { &*at.cast::<Frame<R>>() };
-            set_errno(frame.head.errno.get());
-            let result = original();
-            frame.head.errno.set(errno());
-            frame.result.set(Some(result));
-            return result;
-        }
-        at = head.previous;
+    let frame = (&raw const here).addr();
+    let before = errno();
+    // SAFETY: the caller's promise.
+    let next = half(|| unsafe { H::before(frame, arguments) });
+    set_errno(before);
+    let (arguments, open) = match next {
+        Some(Next::Return(result)) => return result,
+        Some(Next::Call(arguments, open)) => (arguments, Some(open)),
+        None => (arguments, None),
+    };
+    let result = original(arguments);
+    if let Some(open) = open {
+        let after = errno();
+        // SAFETY: the original was called with these.
+        half(|| unsafe { H::after(open, arguments, result) });
+        set_errno(after);
     }
-    // Not from within its handler: nothing to note.
-    original()
+    result
+}
+
+/// One half; `None` if it panicked.
+fn half<T>(body: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            // Dropping it could panic again.
+            std::mem::forget(payload);
+            None
+        }
+    }
 }
 
 unsafe extern "C" {
@@ -158,23 +140,26 @@ pub(crate) fn set_errno(value: i32) {
 
 /// Lists the functions to be replaced in one library.
 ///
-/// Each line names an exported C function with its type and the handler that
-/// gets its calls: an `unsafe fn` that takes the original, as a function
-/// pointer, and then the arguments. Arguments and result must be `Copy`, as
+/// Each line names an exported C function with its type and the
+/// [`Handler`] that gets its calls. Arguments and result must be `Copy`, as
 /// those of C functions are. `when GROUP` puts the function in groups (bits of
 /// a `u8`) that [`HookSet::want`](crate::HookSet::want) turns on and off.
 ///
 /// ```
-/// mod handlers {
-///     pub unsafe fn tick(original: unsafe extern "C" fn(u32) -> i32, flags: u32) -> i32 {
-///         // SAFETY: called as the program called it.
-///         unsafe { original(flags) }
+/// use parcagpu_interpose::{Handler, Next};
+///
+/// struct Tick;
+/// impl Handler<(u32,), i32> for Tick {
+///     type Open = ();
+///     unsafe fn before(_frame: usize, arguments: (u32,)) -> Next<(u32,), i32, ()> {
+///         Next::Call(arguments, ())
 ///     }
+///     unsafe fn after(_open: (), _arguments: (u32,), _result: i32) {}
 /// }
 /// parcagpu_interpose::hooks! {
 ///     /// What we replace in the clock library.
 ///     pub static CLOCK: HookSet = [
-///         fn clockTick(flags: u32) -> i32 => handlers::tick, when 1;
+///         fn clockTick(flags: u32) -> i32 => Tick, when 1;
 ///     ];
 /// }
 /// CLOCK.want(0);
@@ -185,18 +170,17 @@ macro_rules! hooks {
         $(#[$meta:meta])*
         $vis:vis static $set:ident: HookSet = [
             $( fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty
-                => $handler:path $(, when $group:expr)?; )*
+                => $handler:ty $(, when $group:expr)?; )*
         ];
     ) => {
         $(#[$meta])*
         $vis static $set: $crate::HookSet = {
             static HOOKS: &[$crate::Hook] = &[$({
                 static ORIGINALS: $crate::Originals = $crate::Originals::new();
-                const OWNER: *const () = (&raw const ORIGINALS).cast();
-                type Function = unsafe extern "C" fn($($ty),*) -> $ret;
+                type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
 
                 #[allow(non_snake_case, clippy::too_many_arguments)]
-                unsafe extern "C" fn $name<const COPY: usize>($($arg: $ty),*) -> $ret {
+                unsafe extern "C-unwind" fn $name<const COPY: usize>($($arg: $ty),*) -> $ret {
                     // One call for both ways, so that the compiler can make it
                     // a jump that leaves the arguments where they are.
                     let next: Function = if $set.wants($crate::__group!($($group)?)) {
@@ -218,22 +202,14 @@ macro_rules! hooks {
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]
-                unsafe extern "C" fn handled<const COPY: usize>($($arg: $ty),*) -> $ret {
-                    $crate::handle(
-                        OWNER,
-                        // SAFETY: handlers are called with the caller's arguments.
-                        || unsafe { $handler(noted::<COPY>, $($arg),*) },
-                        // SAFETY: the same for the original.
-                        || unsafe { original::<COPY>()($($arg),*) },
-                    )
-                }
-
-                #[allow(clippy::too_many_arguments)]
-                unsafe extern "C" fn noted<const COPY: usize>($($arg: $ty),*) -> $ret {
-                    // SAFETY: OWNER stands for this function, and the handler
-                    // passes arguments that it answers for.
+                unsafe extern "C-unwind" fn handled<const COPY: usize>($($arg: $ty),*) -> $ret {
+                    // SAFETY: the handler and the original get the caller's
+                    // arguments, or what the handler answers for.
                     unsafe {
-                        $crate::call_original(OWNER, || original::<COPY>()($($arg),*))
+                        $crate::handle::<$handler, ($($ty,)*), $ret>(
+                            ($($arg,)*),
+                            |($($arg,)*)| original::<COPY>()($($arg),*),
+                        )
                     }
                 }
 
@@ -268,74 +244,85 @@ macro_rules! __group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
-    fn owner(byte: &u8) -> *const () {
-        (&raw const *byte).cast()
+    thread_local!(static CALLS: Cell<i32> = const { Cell::new(0) });
+
+    /// Does what its argument says.
+    struct Scripted;
+
+    const PANIC_BEFORE: u8 = 1;
+    const PANIC_AFTER: u8 = 2;
+    const REFUSE: u8 = 3;
+    const OTHER: u8 = 4;
+
+    impl Handler<(u8,), i32> for Scripted {
+        type Open = u8;
+
+        unsafe fn before(_frame: usize, (what,): (u8,)) -> Next<(u8,), i32, u8> {
+            set_errno(1);
+            assert_ne!(what, PANIC_BEFORE);
+            match what {
+                REFUSE => Next::Return(-1),
+                OTHER => Next::Call((OTHER + 1,), what),
+                _ => Next::Call((what,), what),
+            }
+        }
+
+        unsafe fn after(open: u8, (what,): (u8,), result: i32) {
+            set_errno(2);
+            assert_ne!(what, PANIC_AFTER);
+            assert!(result > 40 && (what == open || what == OTHER + 1));
+        }
     }
 
-    #[test]
-    fn errno_is_the_originals() {
-        let tag = 0;
+    fn call(what: u8) -> (i32, i32) {
         set_errno(7);
-        let result = handle(
-            owner(&tag),
-            || {
-                set_errno(1);
-                // SAFETY: the type is the one of `handle`.
-                let result = unsafe {
-                    call_original(owner(&tag), || {
-                        assert_eq!(errno(), 7, "as the caller had it");
-                        set_errno(9);
-                        3
-                    })
-                };
-                set_errno(2);
-                result
-            },
-            || unreachable!("called already"),
-        );
-        assert_eq!((result, errno()), (3, 9));
-    }
-
-    #[test]
-    fn a_panic_never_calls_the_original_twice() {
-        let tag = 0;
-        let before = handler_panics();
-        let calls = Cell::new(0);
-        let original = || {
-            calls.set(calls.get() + 1);
-            41 + calls.get()
+        let original = |(_,): (u8,)| {
+            assert_eq!(errno(), 7, "as the caller had it");
+            set_errno(9);
+            CALLS.set(CALLS.get() + 1);
+            41
         };
-        let early = handle(owner(&tag), || panic!("before"), original);
-        assert_eq!((early, calls.get()), (42, 1));
-        let late = handle(
-            owner(&tag),
-            || {
-                // SAFETY: the type is the one of `handle`.
-                unsafe { call_original(owner(&tag), original) };
-                panic!("after")
-            },
-            || unreachable!("called already"),
-        );
-        assert_eq!((late, calls.get()), (43, 2));
-        assert_eq!(handler_panics() - before, 2);
-        assert!(TOP.get().is_null());
+        // SAFETY: the handler follows no pointer.
+        let result = unsafe { handle::<Scripted, _, _>((what,), original) };
+        (result, errno())
     }
 
     #[test]
-    fn calls_nest_and_find_their_own_frame() {
-        let (a, b) = (0_u8, 1_u8);
-        let result = handle(
-            owner(&a),
-            || {
-                let inner = handle(owner(&b), || 1_u64, || 0);
-                // SAFETY: the type is the one of `handle`.
-                unsafe { call_original(owner(&a), || 5_u8) + inner as u8 }
-            },
-            || 0,
-        );
-        assert_eq!(result, 6);
-        // SAFETY: no frame of it is left.
-        assert_eq!(unsafe { call_original(owner(&a), || 8_u8) }, 8);
+    fn errno_is_the_originals_and_it_is_called_once_whatever_happens() {
+        let before = handler_panics();
+        for (what, panics) in [(0, 0), (PANIC_BEFORE, 1), (PANIC_AFTER, 2), (OTHER, 2)] {
+            let calls = CALLS.get();
+            assert_eq!(call(what), (41, 9));
+            assert_eq!(CALLS.get() - calls, 1);
+            assert_eq!(handler_panics() - before, panics, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_handler_may_answer_itself() {
+        let calls = CALLS.get();
+        assert_eq!(call(REFUSE), (-1, 7));
+        assert_eq!(CALLS.get(), calls);
+    }
+
+    #[test]
+    fn frames_of_inner_calls_lie_below() {
+        struct Noted;
+        thread_local!(static FRAMES: Cell<[usize; 2]> = const { Cell::new([0; 2]) });
+        impl Handler<(), ()> for Noted {
+            type Open = ();
+            unsafe fn before(frame: usize, (): ()) -> Next<(), (), ()> {
+                let [_, last] = FRAMES.get();
+                FRAMES.set([last, frame]);
+                Next::Call((), ())
+            }
+            unsafe fn after(_open: (), (): (), (): ()) {}
+        }
+        // SAFETY: no pointers.
+        unsafe { handle::<Noted, _, _>((), |()| handle::<Noted, _, _>((), |()| ())) };
+        let [outer, inner] = FRAMES.get();
+        assert!(inner < outer);
     }
 }

@@ -50,9 +50,9 @@ mod watch;
 
 pub use code::Refusal;
 pub use engine::{Choice, EngineKind};
-pub use entry::{Uncancelled, handler_panics};
 #[doc(hidden)]
-pub use entry::{call_original, handle};
+pub use entry::handle;
+pub use entry::{Handler, Next, Uncancelled, handler_panics};
 pub use hooks::{COPIES, Hook, HookSet, Originals};
 pub use report::{Outcome, Report};
 pub use watch::{Rule, Watch};

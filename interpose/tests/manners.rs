@@ -64,6 +64,17 @@ fn a_thread_may_be_cancelled_in_a_call() {
 }
 
 #[test]
+fn a_call_may_be_left_by_a_jump() {
+    let lab = Lab::new();
+    let target = lab.target("libtarget.so.1", 1, &[]);
+    for groups in ["0", "255"] {
+        let log = lab.compare_as("host", &["jump", &target], &[("FIXTURE_WANT", groups)]);
+        let handled = if groups == "0" { 0 } else { 3 };
+        assert_eq!(log.ends, [[0, handled, 0]]);
+    }
+}
+
+#[test]
 fn exports_what_the_loader_calls() {
     let output = Command::new("nm")
         .args(["-D", "--defined-only"])

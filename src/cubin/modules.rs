@@ -7,6 +7,8 @@ use super::fatbin;
 use super::image::{self, Bad, Kind};
 use super::memory::{At, Source};
 use super::registry::{self, Module};
+
+pub use super::registry::Leaving;
 use crate::cupti::sys::ModuleResourceData;
 use crate::{errors, session};
 
@@ -58,9 +60,14 @@ pub unsafe fn on_file(handle: *const c_void, file: *const c_char) {
     tell(module, outcome);
 }
 
-/// The driver let a handle go.
-pub fn on_unload(handle: *const c_void) {
-    registry::unload(Module::Handle(handle as usize));
+/// The driver is about to let a handle go; what it stood for, if it is known.
+pub fn on_unload(handle: *const c_void) -> Option<Leaving> {
+    registry::withdraw(Module::Handle(handle as usize))
+}
+
+/// It did, or it refused.
+pub fn on_unloaded(leaving: Leaving, done: bool) {
+    registry::withdrawn(leaving, done);
 }
 
 fn add(module: Module, source: &(impl Source + ?Sized)) -> Result<(), Bad> {

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_char;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::{Mmap, MmapMut};
@@ -24,6 +24,15 @@ pub enum Module {
     Cupti(u32),
     /// A hook, by the handle the driver gave.
     Handle(usize),
+    /// A hook, whose handle the driver is about to let go: the how-many-th.
+    Leaving(u64),
+}
+
+/// A module that is about to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving {
+    as_it_was: Module,
+    now: Module,
 }
 
 #[derive(Default)]
@@ -53,7 +62,7 @@ pub fn is_known(module: Module) -> bool {
 pub fn has_handles() -> bool {
     lock().as_ref().is_some_and(|loaded| {
         let mut modules = loaded.modules.keys();
-        modules.any(|module| matches!(module, Module::Handle(_)))
+        modules.any(|module| !matches!(module, Module::Cupti(_)))
     })
 }
 
@@ -167,6 +176,36 @@ pub fn unload(module: Module) {
     }
 }
 
+/// A module is about to go: from now on its name may stand for another. Its code stays known until
+/// [`withdrawn`].
+pub fn withdraw(module: Module) -> Option<Leaving> {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let mut guard = lock();
+    let loaded = guard.as_mut()?;
+    let cubins = loaded.modules.remove(&module)?;
+    let now = Module::Leaving(TURN.fetch_add(1, Ordering::Relaxed));
+    loaded.modules.insert(now, cubins);
+    Some(Leaving {
+        as_it_was: module,
+        now,
+    })
+}
+
+/// What [`withdraw`] began ends: the module is gone, or it stays.
+pub fn withdrawn(leaving: Leaving, gone: bool) {
+    if gone {
+        unload(leaving.now);
+    } else if let Some(loaded) = lock().as_mut()
+        && let Some(cubins) = loaded.modules.remove(&leaving.now)
+    {
+        loaded
+            .modules
+            .entry(leaving.as_it_was)
+            .or_default()
+            .extend(cubins);
+    }
+}
+
 /// CUPTI tells us of no unloads any more, and nobody listens: its modules are forgotten.
 pub fn forget_cupti() {
     let modules: Vec<Module> = lock().as_ref().map_or_else(Vec::new, |loaded| {
@@ -203,7 +242,7 @@ fn announce(crc: u32, copy: &Mmap) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Module, has_handles, is_known, load, lock, unload};
+    use super::{Module, has_handles, is_known, load, lock, unload, withdraw, withdrawn};
 
     fn users(bytes: &[u8]) -> usize {
         let crc = crc32fast::hash(bytes);
@@ -237,6 +276,21 @@ mod tests {
         assert!(is_known(a));
         assert_eq!(lock().as_ref().unwrap().cubins.len(), 0);
         unload(a);
+
+        // The driver gives a handle that it is letting go to another module at once.
+        let (old, new) = (b"the old code".repeat(9), b"the new code".repeat(9));
+        load(b, &old[..], 0, old.len() as u64).unwrap();
+        let leaving = withdraw(b).unwrap();
+        assert!(!is_known(b) && withdraw(b).is_none());
+        load(b, &new[..], 0, new.len() as u64).unwrap();
+        assert_eq!((users(&old), users(&new)), (1, 1));
+        withdrawn(leaving, true);
+        assert_eq!((users(&old), users(&new)), (0, 1));
+        // One that the driver refuses to let go stays what it is.
+        let leaving = withdraw(b).unwrap();
+        withdrawn(leaving, false);
+        assert!(is_known(b) && users(&new) == 1);
+        unload(b);
 
         for i in 0..1000u32 {
             let bytes = i.to_le_bytes();

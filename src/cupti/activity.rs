@@ -52,16 +52,17 @@ unsafe extern "C" fn complete(
     size: usize,
     valid: usize,
 ) {
-    if lifecycle::in_forked_child() {
-        return;
-    }
-    let ours = session::get().is_some_and(|session| session.pool.is_ours(buffer));
+    // A forked child may find our locks held by nobody, and delivers nothing of ours.
+    let ours = !lifecycle::in_forked_child()
+        && session::get().is_some_and(|session| session.pool.is_ours(buffer));
     if !ours {
-        // A tool beside which we took records over had this one inside CUPTI still.
+        // A tool's own: all that CUPTI completes comes here first.
         if let Some((_, complete)) = holder::buffer_callbacks() {
             let _outside = Outside::new();
             // SAFETY: the tool's own function with CUPTI's own arguments.
-            return unsafe { complete(context, stream, buffer, size, valid) };
+            return holder::in_callback(|| unsafe {
+                complete(context, stream, buffer, size, valid);
+            });
         }
         status::block().add(Counter::BuffersForeign, 1);
         return;

@@ -6,7 +6,10 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
-use crate::cubin::modules;
+use parcagpu_interpose::{Handler, Next};
+
+use super::installed;
+use crate::cubin::modules::{self, Leaving};
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::entry;
 use crate::lifecycle::{self, Way};
@@ -34,30 +37,36 @@ pub fn driver_works() {
     });
 }
 
-fn after(result: CUresult) -> CUresult {
+fn after(result: CUresult) {
     if result == CUDA_SUCCESS {
         driver_works();
     }
-    result
 }
 
 /// `cuInit`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn init(original: unsafe extern "C" fn(u32) -> CUresult, flags: u32) -> CUresult {
-    let outer = IN_INIT.replace(true);
-    // SAFETY: the program's own call.
-    let result = unsafe { original(flags) };
-    IN_INIT.set(outer);
-    after(result)
+pub struct Init;
+
+impl Handler<(u32,), CUresult> for Init {
+    /// Whether this thread was inside another one.
+    type Open = bool;
+
+    unsafe fn before(_frame: usize, flags: (u32,)) -> Next<(u32,), CUresult, bool> {
+        // This hook is a way in; the driver need not look for another.
+        entry::barrier((), installed::withdraw);
+        Next::Call(flags, IN_INIT.replace(true))
+    }
+
+    unsafe fn after(outer: bool, _flags: (u32,), result: CUresult) {
+        IN_INIT.set(outer);
+        after(result);
+    }
 }
 
 /// A load that succeeded: what it loaded is seen, if anybody wants that.
 ///
 /// # Safety
 /// After success the driver has written `handle`.
-unsafe fn after_load(result: CUresult, handle: *mut Ptr, see: impl FnOnce(Ptr)) -> CUresult {
+unsafe fn after_load(result: CUresult, handle: *mut Ptr, see: impl FnOnce(Ptr)) {
     after(result);
     if result == CUDA_SUCCESS && super::CUDA.wants(super::IMAGES) && !handle.is_null() {
         entry::guarded((), || {
@@ -65,121 +74,70 @@ unsafe fn after_load(result: CUresult, handle: *mut Ptr, see: impl FnOnce(Ptr)) 
             see(unsafe { *handle });
         });
     }
-    result
 }
 
-type LoadFile = unsafe extern "C" fn(*mut Ptr, *const c_char) -> CUresult;
-type LoadData = unsafe extern "C" fn(*mut Ptr, *const c_void) -> CUresult;
-type LoadDataEx = unsafe extern "C" fn(*mut Ptr, *const c_void, u32, Ptr, Ptr) -> CUresult;
-type LibraryLoad<T> =
-    unsafe extern "C" fn(*mut Ptr, *const T, Ptr, Ptr, u32, Ptr, Ptr, u32) -> CUresult;
+macro_rules! loads {
+    ($($(#[$doc:meta])* $name:ident($handle:ident: *mut Ptr, $image:ident: $image_ty:ty $(, $rest:ty)*) => $see:path;)*) => {
+        $(
+            $(#[$doc])*
+            pub struct $name;
 
-/// `cuModuleLoad`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn module_load(original: LoadFile, module: *mut Ptr, file: *const c_char) -> CUresult {
-    // SAFETY: the program's own call; the driver has read the name.
-    unsafe {
-        let result = original(module, file);
-        after_load(result, module, |handle| modules::on_file(handle, file))
-    }
+            impl Handler<(*mut Ptr, $image_ty, $($rest),*), CUresult> for $name {
+                type Open = ();
+
+                unsafe fn before(
+                    _frame: usize,
+                    arguments: (*mut Ptr, $image_ty, $($rest),*),
+                ) -> Next<(*mut Ptr, $image_ty, $($rest),*), CUresult, ()> {
+                    Next::Call(arguments, ())
+                }
+
+                unsafe fn after(
+                    _open: (),
+                    arguments: (*mut Ptr, $image_ty, $($rest),*),
+                    result: CUresult,
+                ) {
+                    let ($handle, $image) = (arguments.0, arguments.1);
+                    #[allow(unused_unsafe, reason = "files are named by strings that have to be good")]
+                    // SAFETY: the driver accepted the arguments.
+                    unsafe {
+                        after_load(result, $handle, |handle| $see(handle, $image))
+                    }
+                }
+            }
+        )*
+    };
 }
 
-/// `cuModuleLoadData` and `cuModuleLoadFatBinary`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn module_load_data(
-    original: LoadData,
-    module: *mut Ptr,
-    image: *const c_void,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    unsafe {
-        let result = original(module, image);
-        after_load(result, module, |handle| modules::on_image(handle, image))
-    }
-}
-
-/// `cuModuleLoadDataEx`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn module_load_data_ex(
-    original: LoadDataEx,
-    module: *mut Ptr,
-    image: *const c_void,
-    count: u32,
-    options: Ptr,
-    values: Ptr,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    unsafe {
-        let result = original(module, image, count, options, values);
-        after_load(result, module, |handle| modules::on_image(handle, image))
-    }
-}
-
-/// `cuLibraryLoadData`.
-///
-/// # Safety
-/// As for the original.
-#[expect(clippy::too_many_arguments, reason = "the driver's")]
-pub unsafe fn library_load_data(
-    original: LibraryLoad<c_void>,
-    library: *mut Ptr,
-    code: *const c_void,
-    jit: Ptr,
-    jit_values: Ptr,
-    jit_count: u32,
-    options: Ptr,
-    values: Ptr,
-    count: u32,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    unsafe {
-        let result = original(
-            library, code, jit, jit_values, jit_count, options, values, count,
-        );
-        after_load(result, library, |handle| modules::on_image(handle, code))
-    }
-}
-
-/// `cuLibraryLoadFromFile`.
-///
-/// # Safety
-/// As for the original.
-#[expect(clippy::too_many_arguments, reason = "the driver's")]
-pub unsafe fn library_load_from_file(
-    original: LibraryLoad<c_char>,
-    library: *mut Ptr,
-    file: *const c_char,
-    jit: Ptr,
-    jit_values: Ptr,
-    jit_count: u32,
-    options: Ptr,
-    values: Ptr,
-    count: u32,
-) -> CUresult {
-    // SAFETY: the program's own call; the driver has read the name.
-    unsafe {
-        let result = original(
-            library, file, jit, jit_values, jit_count, options, values, count,
-        );
-        after_load(result, library, |handle| modules::on_file(handle, file))
-    }
+loads! {
+    /// `cuModuleLoad`.
+    ModuleLoad(module: *mut Ptr, file: *const c_char) => modules::on_file;
+    /// `cuModuleLoadData` and `cuModuleLoadFatBinary`.
+    ModuleLoadData(module: *mut Ptr, image: *const c_void) => modules::on_image;
+    /// `cuModuleLoadDataEx`.
+    ModuleLoadDataEx(module: *mut Ptr, image: *const c_void, u32, Ptr, Ptr) => modules::on_image;
+    /// `cuLibraryLoadData`.
+    LibraryLoadData(library: *mut Ptr, image: *const c_void, Ptr, Ptr, u32, Ptr, Ptr, u32) => modules::on_image;
+    /// `cuLibraryLoadFromFile`.
+    LibraryLoadFromFile(library: *mut Ptr, file: *const c_char, Ptr, Ptr, u32, Ptr, Ptr, u32) => modules::on_file;
 }
 
 /// `cuModuleUnload` and `cuLibraryUnload`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn unload(original: unsafe extern "C" fn(Ptr) -> CUresult, handle: Ptr) -> CUresult {
-    // SAFETY: the program's own call.
-    let result = unsafe { original(handle) };
-    if result == CUDA_SUCCESS {
-        entry::guarded((), || modules::on_unload(handle));
+pub struct Unload;
+
+impl Handler<(Ptr,), CUresult> for Unload {
+    type Open = Option<Leaving>;
+
+    /// As soon as the driver has let the handle go, another thread may get the same one for another
+    /// module: it stands for nothing any more before that.
+    unsafe fn before(_frame: usize, handle: (Ptr,)) -> Next<(Ptr,), CUresult, Option<Leaving>> {
+        let leaving = entry::guarded(None, || modules::on_unload(handle.0));
+        Next::Call(handle, leaving)
     }
-    result
+
+    unsafe fn after(leaving: Option<Leaving>, _handle: (Ptr,), result: CUresult) {
+        if let Some(leaving) = leaving {
+            entry::guarded((), || modules::on_unloaded(leaving, result == CUDA_SUCCESS));
+        }
+    }
 }

@@ -11,8 +11,11 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::holder::{self, TRAMPOLINE, Wish};
+use parcagpu_interpose::{Handler, Next};
+
+use super::holder::{self, BufferCallbacks, TRAMPOLINE, Wish};
 use crate::config::YieldMode;
+use crate::cupti::activity;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::{
     BufferCompleteFunc, BufferRequestFunc, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
@@ -24,7 +27,8 @@ use crate::{errors, lifecycle, session, watch};
 
 type Ptr = *mut c_void;
 
-/// Whether a call is our own, or made in a forked child, where nothing is ours to give up.
+/// Whether a call is our own, or made in a forked child, where nothing is ours to give up but the
+/// subscription ([`leave_inherited`]).
 fn is_ours() -> bool {
     entry::is_inside() || lifecycle::in_forked_child()
 }
@@ -34,24 +38,38 @@ fn is_refused() -> bool {
     session::active().is_some_and(|session| session.config.yield_mode == YieldMode::Never)
 }
 
-/// Gives CUPTI up for the module that `user` lies in, before its call goes through. As long as the
-/// result lives, nothing of ours comes back.
-fn step_aside(user: *const c_void) -> Option<Wish> {
-    entry::barrier(None, || {
+/// A forked child has its parent's CUPTI in memory, with us as the subscriber. That ends when the child
+/// itself subscribes.
+fn leave_inherited() {
+    if lifecycle::in_forked_child() && !entry::is_inside() {
+        entry::guarded((), || {
+            if let Some(session) = session::get() {
+                session.leave_inherited();
+            }
+        });
+    }
+}
+
+/// Gives CUPTI up for the module that `user` lies in, before its call goes through; whether it did.
+/// Nothing of ours comes back until [`Wish::end`].
+fn step_aside(user: *const c_void) -> bool {
+    entry::barrier(false, || {
         let _ours = Inside::nested();
         let wish = Wish::new(file_of(user).unwrap_or_else(|| PathBuf::from("a tool")));
         watch::step_aside(Turn::Begins);
-        Some(wish)
+        wish.keep();
+        true
     })
 }
 
 /// The same for a tool that is about to end its use of CUPTI.
-fn step_aside_at_end() -> Option<Wish> {
-    entry::barrier(None, || {
+fn step_aside_at_end() -> bool {
+    entry::barrier(false, || {
         let _ours = Inside::nested();
         let wish = Wish::of_the_last();
         watch::step_aside(Turn::Ends);
-        Some(wish)
+        wish.keep();
+        true
     })
 }
 
@@ -77,138 +95,230 @@ fn tell_other_copy(user: *const c_void, result: CUptiResult) {
     });
 }
 
+fn address(callback: Option<CallbackFunc>) -> *const c_void {
+    callback.map_or(std::ptr::null(), |callback| callback as *const c_void)
+}
+
 /// `cuptiSubscribe`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn subscribe(
-    original: unsafe extern "C" fn(*mut SubscriberHandle, CallbackFunc, Ptr) -> CUptiResult,
-    handle: *mut SubscriberHandle,
-    callback: CallbackFunc,
-    data: Ptr,
-) -> CUptiResult {
-    // SAFETY: the caller's own call.
-    let with = |callback| unsafe { original(handle, callback, data) };
-    // A second subscriber of the program's gets CUPTI's refusal, and no part in the first one's.
-    if is_ours() || is_refused() || holder::subscription().is_some() {
-        return with(callback);
+pub struct Subscribe;
+
+/// Of several threads that subscribe at once CUPTI takes one. Which one is known afterwards, so only
+/// one of them may go in with a callback of ours.
+static SHARING: AtomicBool = AtomicBool::new(false);
+
+/// A program's call on its way to CUPTI.
+#[derive(Clone, Copy)]
+pub struct Subscribing {
+    callback: Option<CallbackFunc>,
+    shared: bool,
+    wished: bool,
+}
+
+type SubscribeArguments = (*mut SubscriberHandle, Option<CallbackFunc>, Ptr);
+
+impl Handler<SubscribeArguments, CUptiResult> for Subscribe {
+    type Open = Option<Subscribing>;
+
+    unsafe fn before(
+        _frame: usize,
+        (handle, callback, data): SubscribeArguments,
+    ) -> Next<SubscribeArguments, CUptiResult, Option<Subscribing>> {
+        leave_inherited();
+        // A second subscriber of the program's gets CUPTI's refusal, and no part in the first one's.
+        if is_ours() || is_refused() || holder::subscription().is_some() {
+            return Next::Call((handle, callback, data), None);
+        }
+        let wished = step_aside(address(callback));
+        let shared = !SHARING.swap(true, Ordering::AcqRel);
+        let ours = if shared { Some(TRAMPOLINE) } else { callback };
+        let open = Subscribing {
+            callback,
+            shared,
+            wished,
+        };
+        Next::Call((handle, ours, data), Some(open))
     }
-    let _wish = step_aside(callback as *const c_void);
-    // Of several threads that subscribe at once CUPTI takes one. Which one is known afterwards, so only
-    // one of them may go in with a callback of ours.
-    static SHARING: AtomicBool = AtomicBool::new(false);
-    let shared = !SHARING.swap(true, Ordering::AcqRel);
-    let result = with(if shared { TRAMPOLINE } else { callback });
-    if result == CUPTI_SUCCESS {
-        // SAFETY: CUPTI has just written it.
-        holder::subscribed(unsafe { *handle }, shared.then_some(callback));
-    } else {
-        tell_other_copy(callback as *const c_void, result);
+
+    unsafe fn after(
+        open: Option<Subscribing>,
+        (handle, ..): SubscribeArguments,
+        result: CUptiResult,
+    ) {
+        let Some(open) = open else { return };
+        if result == CUPTI_SUCCESS {
+            // SAFETY: CUPTI has just written it.
+            holder::subscribed(unsafe { *handle }, open.shared.then_some(open.callback));
+        } else {
+            tell_other_copy(address(open.callback), result);
+        }
+        if open.shared {
+            SHARING.store(false, Ordering::Release);
+        }
+        Wish::end(open.wished);
     }
-    if shared {
-        SHARING.store(false, Ordering::Release);
-    }
-    result
 }
 
 /// `cuptiSubscribe_v2`. What it may ask for beyond `cuptiSubscribe` is the program's business, so its
 /// subscription is not shared.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn subscribe_v2(
-    original: unsafe extern "C" fn(*mut SubscriberHandle, CallbackFunc, Ptr, Ptr) -> CUptiResult,
-    handle: *mut SubscriberHandle,
-    callback: CallbackFunc,
-    data: Ptr,
-    params: Ptr,
-) -> CUptiResult {
-    let pass = is_ours() || is_refused() || holder::subscription().is_some();
-    let _wish = (!pass).then(|| step_aside(callback as *const c_void));
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(handle, callback, data, params) };
-    if !pass && result == CUPTI_SUCCESS {
-        // SAFETY: CUPTI has just written it.
-        holder::subscribed(unsafe { *handle }, None);
+pub struct SubscribeV2;
+
+type SubscribeV2Arguments = (*mut SubscriberHandle, Option<CallbackFunc>, Ptr, Ptr);
+
+impl Handler<SubscribeV2Arguments, CUptiResult> for SubscribeV2 {
+    /// Whether it is the program's, and whether we went for it.
+    type Open = Option<bool>;
+
+    unsafe fn before(
+        _frame: usize,
+        arguments: SubscribeV2Arguments,
+    ) -> Next<SubscribeV2Arguments, CUptiResult, Option<bool>> {
+        leave_inherited();
+        let pass = is_ours() || is_refused() || holder::subscription().is_some();
+        let wished = (!pass).then(|| step_aside(address(arguments.1)));
+        Next::Call(arguments, wished)
     }
-    result
+
+    unsafe fn after(wished: Option<bool>, (handle, ..): SubscribeV2Arguments, result: CUptiResult) {
+        let Some(wished) = wished else { return };
+        if result == CUPTI_SUCCESS {
+            // SAFETY: CUPTI has just written it.
+            holder::subscribed(unsafe { *handle }, None);
+        }
+        Wish::end(wished);
+    }
 }
 
 /// `cuptiUnsubscribe`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn unsubscribe(
-    original: unsafe extern "C" fn(SubscriberHandle) -> CUptiResult,
-    handle: SubscriberHandle,
-) -> CUptiResult {
-    let foreign = !is_ours() && holder::subscription().is_some();
-    let _wish = foreign.then(step_aside_at_end);
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(handle) };
-    if foreign && result == CUPTI_SUCCESS {
-        holder::unsubscribed();
+pub struct Unsubscribe;
+
+impl Handler<(SubscriberHandle,), CUptiResult> for Unsubscribe {
+    type Open = Option<bool>;
+
+    unsafe fn before(
+        _frame: usize,
+        handle: (SubscriberHandle,),
+    ) -> Next<(SubscriberHandle,), CUptiResult, Option<bool>> {
+        let foreign = !is_ours() && holder::subscription().is_some();
+        Next::Call(handle, foreign.then(step_aside_at_end))
     }
-    result
+
+    unsafe fn after(wished: Option<bool>, _handle: (SubscriberHandle,), result: CUptiResult) {
+        let Some(wished) = wished else { return };
+        if result == CUPTI_SUCCESS {
+            holder::unsubscribed();
+        }
+        Wish::end(wished);
+        watch::look_soon();
+    }
 }
 
-/// `cuptiActivityRegisterCallbacks`: a tool that only takes records never subscribes.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn register_callbacks(
-    original: unsafe extern "C" fn(BufferRequestFunc, BufferCompleteFunc) -> CUptiResult,
-    request: BufferRequestFunc,
-    complete: BufferCompleteFunc,
-) -> CUptiResult {
-    let foreign = !is_ours();
-    if foreign && is_refused() {
-        // CUPTI itself would let it replace our callbacks.
-        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+/// `cuptiActivityRegisterCallbacks`: a tool that only takes records never subscribes. Completed buffers
+/// come to us first, in case that one of ours is among them.
+pub struct RegisterCallbacks;
+
+type RegisterArguments = (Option<BufferRequestFunc>, Option<BufferCompleteFunc>);
+
+/// A program's call on its way to CUPTI.
+#[derive(Clone, Copy)]
+pub struct Registering {
+    wished: bool,
+    /// What was registered before.
+    previous: Option<BufferCallbacks>,
+    /// It names both functions; CUPTI refuses it otherwise.
+    whole: bool,
+}
+
+impl Handler<RegisterArguments, CUptiResult> for RegisterCallbacks {
+    type Open = Option<Registering>;
+
+    unsafe fn before(
+        _frame: usize,
+        (request, complete): RegisterArguments,
+    ) -> Next<RegisterArguments, CUptiResult, Option<Registering>> {
+        if is_ours() {
+            return Next::Call((request, complete), None);
+        }
+        if is_refused() {
+            // CUPTI itself would let it replace our callbacks.
+            return Next::Return(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+        }
+        let user = complete.map_or(std::ptr::null(), |complete| complete as *const c_void);
+        let wished = step_aside(user);
+        let previous = holder::buffer_callbacks();
+        let both = request.zip(complete);
+        if both.is_some() {
+            // Its first buffer may come back before the call does.
+            holder::registered(both);
+        }
+        let open = Registering {
+            wished,
+            previous,
+            whole: both.is_some(),
+        };
+        let arguments = match both {
+            Some((request, _)) => (Some(request), Some(activity::COMPLETE)),
+            None => (request, complete),
+        };
+        Next::Call(arguments, Some(open))
     }
-    let _wish = foreign.then(|| step_aside(complete as *const c_void));
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(request, complete) };
-    if foreign && result == CUPTI_SUCCESS {
-        holder::registered(request, complete);
+
+    unsafe fn after(open: Option<Registering>, _arguments: RegisterArguments, result: CUptiResult) {
+        let Some(open) = open else { return };
+        if result != CUPTI_SUCCESS && open.whole {
+            holder::registered(open.previous);
+        }
+        Wish::end(open.wished);
     }
-    result
 }
 
 /// `cuptiFinalize`: whatever was subscribed and registered is gone after it, ours too.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn finalize(original: unsafe extern "C" fn() -> CUptiResult) -> CUptiResult {
-    let foreign = !is_ours();
-    let _wish = foreign.then(step_aside_at_end);
-    // SAFETY: the caller's own call.
-    let result = unsafe { original() };
-    if foreign {
-        holder::finalized();
+pub struct Finalize;
+
+impl Handler<(), CUptiResult> for Finalize {
+    type Open = Option<bool>;
+
+    unsafe fn before(_frame: usize, (): ()) -> Next<(), CUptiResult, Option<bool>> {
+        Next::Call((), (!is_ours()).then(step_aside_at_end))
     }
-    result
+
+    unsafe fn after(wished: Option<bool>, (): (), _result: CUptiResult) {
+        if let Some(wished) = wished {
+            holder::finalized();
+            Wish::end(wished);
+        }
+    }
 }
 
-/// A kind is switched by the program. On: we go first, so that its records go into its buffers.
-fn switching(kind: u32, on: bool, call: impl FnOnce() -> CUptiResult) -> CUptiResult {
+/// A kind that the program switches.
+#[derive(Clone, Copy)]
+pub struct Switching {
+    kind: u32,
+    on: bool,
+    wished: bool,
+}
+
+/// On: we go first, so that its records go into its buffers.
+fn switching(kind: u32, on: bool) -> Result<Option<Switching>, CUptiResult> {
     if is_ours() {
-        return call();
+        return Ok(None);
     }
     if on && is_refused() {
-        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+        return Err(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
     }
-    let _wish = on.then(|| {
-        let wish = step_aside(switching_user());
+    let wished = on && step_aside(switching_user());
+    if on {
         holder::switched(kind, true);
-        wish
-    });
-    let result = call();
-    // An attempt to switch on that failed has nothing on; whatever happened, off is off.
-    if !on || result != CUPTI_SUCCESS {
-        holder::switched(kind, false);
     }
-    result
+    Ok(Some(Switching { kind, on, wished }))
+}
+
+fn switched(open: Option<Switching>, result: CUptiResult) {
+    let Some(open) = open else { return };
+    // An attempt to switch on that failed has nothing on; whatever happened, off is off.
+    if !open.on || result != CUPTI_SUCCESS {
+        holder::switched(open.kind, false);
+    }
+    Wish::end(open.wished);
 }
 
 /// A kind is not switched by a function of its user's that we know of; the tool's completion callback
@@ -221,15 +331,30 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident($on:literal, $kind:ident; $($arg:ident: $ty:ty),*);)*) => {
         $(
             $(#[$doc])*
-            ///
-            /// # Safety
-            /// As for the original.
-            pub unsafe fn $name(
-                original: unsafe extern "C" fn($($ty),*) -> CUptiResult,
-                $($arg: $ty),*
-            ) -> CUptiResult {
-                // SAFETY: the caller's own call.
-                switching($kind, $on, || unsafe { original($($arg),*) })
+            pub struct $name;
+
+            impl Handler<($($ty,)*), CUptiResult> for $name {
+                type Open = Option<Switching>;
+
+                #[allow(unused_variables, reason = "only the kind matters")]
+                unsafe fn before(
+                    _frame: usize,
+                    arguments: ($($ty,)*),
+                ) -> Next<($($ty,)*), CUptiResult, Option<Switching>> {
+                    let ($($arg,)*) = arguments;
+                    match switching($kind, $on) {
+                        Ok(open) => Next::Call(arguments, open),
+                        Err(refusal) => Next::Return(refusal),
+                    }
+                }
+
+                unsafe fn after(
+                    open: Option<Switching>,
+                    _arguments: ($($ty,)*),
+                    result: CUptiResult,
+                ) {
+                    switched(open, result);
+                }
             }
         )*
     };
@@ -237,72 +362,54 @@ macro_rules! kinds {
 
 kinds! {
     /// `cuptiActivityEnable` and `cuptiActivityEnableAndDump`.
-    enable(true, kind; kind: u32);
+    Enable(true, kind; kind: u32);
     /// `cuptiActivityDisable`.
-    disable(false, kind; kind: u32);
+    Disable(false, kind; kind: u32);
     /// `cuptiActivityEnableContext`.
-    enable_context(true, kind; context: CUcontext, kind: u32);
+    EnableContext(true, kind; context: CUcontext, kind: u32);
     /// `cuptiActivityDisableContext`.
-    disable_context(false, kind; context: CUcontext, kind: u32);
+    DisableContext(false, kind; context: CUcontext, kind: u32);
     /// `cuptiActivityEnable_v2` and `cuptiActivityEnableAndDump_v2`.
-    enable_v2(true, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
+    EnableV2(true, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
     /// `cuptiActivityDisable_v2`.
-    disable_v2(false, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
+    DisableV2(false, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
 }
 
-fn callbacks_switched(
-    domain: Option<Domain>,
-    cbid: Option<u32>,
-    on: u32,
-    result: CUptiResult,
-) -> CUptiResult {
-    if !is_ours() && result == CUPTI_SUCCESS {
-        holder::switched_callbacks(domain, cbid, on != 0);
-    }
-    result
+macro_rules! callbacks {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) => ($domain:expr, $cbid:expr);)*) => {
+        $(
+            $(#[$doc])*
+            pub struct $name;
+
+            impl Handler<(u32, SubscriberHandle, $($ty,)*), CUptiResult> for $name {
+                type Open = ();
+
+                unsafe fn before(
+                    _frame: usize,
+                    arguments: (u32, SubscriberHandle, $($ty,)*),
+                ) -> Next<(u32, SubscriberHandle, $($ty,)*), CUptiResult, ()> {
+                    Next::Call(arguments, ())
+                }
+
+                unsafe fn after(
+                    _open: (),
+                    (on, _, $($arg,)*): (u32, SubscriberHandle, $($ty,)*),
+                    result: CUptiResult,
+                ) {
+                    if !is_ours() && result == CUPTI_SUCCESS {
+                        holder::switched_callbacks($domain, $cbid, on != 0);
+                    }
+                }
+            }
+        )*
+    };
 }
 
-/// `cuptiEnableCallback`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn enable_callback(
-    original: unsafe extern "C" fn(u32, SubscriberHandle, Domain, u32) -> CUptiResult,
-    on: u32,
-    handle: SubscriberHandle,
-    domain: Domain,
-    cbid: u32,
-) -> CUptiResult {
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(on, handle, domain, cbid) };
-    callbacks_switched(Some(domain), Some(cbid), on, result)
-}
-
-/// `cuptiEnableDomain`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn enable_domain(
-    original: unsafe extern "C" fn(u32, SubscriberHandle, Domain) -> CUptiResult,
-    on: u32,
-    handle: SubscriberHandle,
-    domain: Domain,
-) -> CUptiResult {
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(on, handle, domain) };
-    callbacks_switched(Some(domain), None, on, result)
-}
-
-/// `cuptiEnableAllDomains`.
-///
-/// # Safety
-/// As for the original.
-pub unsafe fn enable_all_domains(
-    original: unsafe extern "C" fn(u32, SubscriberHandle) -> CUptiResult,
-    on: u32,
-    handle: SubscriberHandle,
-) -> CUptiResult {
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(on, handle) };
-    callbacks_switched(None, None, on, result)
+callbacks! {
+    /// `cuptiEnableCallback`.
+    EnableCallback(domain: Domain, cbid: u32) => (Some(domain), Some(cbid));
+    /// `cuptiEnableDomain`.
+    EnableDomain(domain: Domain) => (Some(domain), None);
+    /// `cuptiEnableAllDomains`.
+    EnableAllDomains() => (None, None);
 }

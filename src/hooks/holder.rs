@@ -7,6 +7,7 @@
 //! subscription was made with a callback of ours, which passes everything on that the tool asked for,
 //! and its buffer callbacks are known, so that they can be put back.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -59,6 +60,9 @@ static NAME: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// While it exists, CUPTI counts as held.
 pub struct Wish(());
 
+/// A tool's buffer callbacks.
+pub type BufferCallbacks = (BufferRequestFunc, BufferCompleteFunc);
+
 impl Wish {
     /// The module `of` is about to ask for CUPTI.
     pub fn new(of: PathBuf) -> Self {
@@ -74,6 +78,18 @@ impl Wish {
     pub fn of_the_last() -> Self {
         WISHES.fetch_add(1, Ordering::AcqRel);
         Self(())
+    }
+
+    /// It goes on until [`Self::end`].
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// The call that a wish was kept for has returned.
+    pub fn end(kept: bool) {
+        if kept {
+            drop(Self(()));
+        }
     }
 }
 
@@ -131,9 +147,11 @@ pub fn subscription() -> Option<SubscriberHandle> {
 /// What a tool subscribes with in place of its own callback, so that its subscription can be shared.
 pub const TRAMPOLINE: CallbackFunc = trampoline;
 
-/// A tool has subscribed; with [`TRAMPOLINE`] in place of `shared`, if that is given.
-pub fn subscribed(handle: SubscriberHandle, shared: Option<CallbackFunc>) {
-    let callback = shared.map_or(std::ptr::null_mut(), |callback| callback as *mut ());
+/// A tool has subscribed; with [`TRAMPOLINE`] in place of its own callback in `shared`, if that is given.
+pub fn subscribed(handle: SubscriberHandle, shared: Option<Option<CallbackFunc>>) {
+    let callback = shared
+        .flatten()
+        .map_or(std::ptr::null_mut(), |callback| callback as *mut ());
     SUBSCRIPTION.callback.store(callback, Ordering::Release);
     SUBSCRIPTION.launches.store(0, Ordering::Release);
     SUBSCRIPTION.handle.store(handle.0, Ordering::Release);
@@ -150,13 +168,17 @@ pub fn unsubscribed() {
 }
 
 /// The tool named its buffer callbacks.
-pub fn registered(request: BufferRequestFunc, complete: BufferCompleteFunc) {
-    REQUEST.store(request as *mut (), Ordering::Release);
-    COMPLETE.store(complete as *mut (), Ordering::Release);
+pub fn registered(callbacks: Option<BufferCallbacks>) {
+    let (request, complete) = callbacks.map_or(
+        (std::ptr::null_mut(), std::ptr::null_mut()),
+        |(request, complete)| (request as *mut (), complete as *mut ()),
+    );
+    REQUEST.store(request, Ordering::Release);
+    COMPLETE.store(complete, Ordering::Release);
 }
 
 /// The tool's buffer callbacks, to be put back when it wants CUPTI again.
-pub fn buffer_callbacks() -> Option<(BufferRequestFunc, BufferCompleteFunc)> {
+pub fn buffer_callbacks() -> Option<BufferCallbacks> {
     let (request, complete) = (
         REQUEST.load(Ordering::Acquire),
         COMPLETE.load(Ordering::Acquire),
@@ -177,8 +199,7 @@ pub fn buffer_callbacks() -> Option<(BufferRequestFunc, BufferCompleteFunc)> {
 /// The tool finalised CUPTI: nothing of it is left.
 pub fn finalized() {
     unsubscribed();
-    REQUEST.store(std::ptr::null_mut(), Ordering::Release);
-    COMPLETE.store(std::ptr::null_mut(), Ordering::Release);
+    registered(None);
     ACTIVE_KINDS.store(0, Ordering::Release);
 }
 
@@ -215,6 +236,27 @@ pub fn wants_callback(domain: Domain, cbid: u32) -> bool {
         .is_none_or(|bit| SUBSCRIPTION.launches.load(Ordering::Acquire) & bit != 0)
 }
 
+thread_local! {
+    /// An address on the stack above the tool's callback that runs on this thread; 0: none does.
+    static CALLBACK_FRAME: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether a callback of the tool's that CUPTI called is open on this thread. CUPTI must not be flushed
+/// from inside one.
+pub fn is_in_callback() -> bool {
+    let here = 0_u8;
+    // One that was left by a jump is none.
+    CALLBACK_FRAME.get() > std::ptr::from_ref(&here).addr()
+}
+
+/// Calls a function of the tool's on CUPTI's behalf.
+pub fn in_callback(call: impl FnOnce()) {
+    let here = 0_u8;
+    let outer = CALLBACK_FRAME.replace(std::ptr::from_ref(&here).addr());
+    call();
+    CALLBACK_FRAME.set(outer);
+}
+
 /// What a tool's subscription calls: us, if we share it, and the tool.
 unsafe extern "C" fn trampoline(
     userdata: *mut c_void,
@@ -234,7 +276,7 @@ unsafe extern "C" fn trampoline(
         let callback: CallbackFunc =
             unsafe { std::mem::transmute::<*mut (), CallbackFunc>(callback) };
         // SAFETY: as above.
-        unsafe { callback(userdata, domain, cbid, data) };
+        in_callback(|| unsafe { callback(userdata, domain, cbid, data) });
     }
 }
 
@@ -249,7 +291,7 @@ mod tests {
         assert!(!is_held());
         subscribed(
             SubscriberHandle(std::ptr::null_mut()),
-            Some(super::TRAMPOLINE),
+            Some(Some(super::TRAMPOLINE)),
         );
         assert!(is_held(), "never had a kind on");
 

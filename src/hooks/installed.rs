@@ -3,7 +3,7 @@
 //! [`report`] is told of every mapped copy of a watched library, by the loader's thread and under the
 //! loader's lock: it writes numbers and texts and calls nothing that loads.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parcagpu_abi::status::State;
 use parcagpu_interpose::{Choice, EngineKind, Outcome, Refusal, Report};
@@ -11,6 +11,7 @@ use parcagpu_interpose::{Choice, EngineKind, Outcome, Refusal, Report};
 use crate::config;
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::driver_cbid as cbid;
+use crate::environment::Ours;
 use crate::{entry, errors, lifecycle, status};
 
 /// Name of the variable by which the driver finds a library to load in `cuInit`.
@@ -39,7 +40,6 @@ const LAUNCHES: [(&str, u32, bool); 8] = [
 
 /// Bit `i`: sampling of `LAUNCHES[i]` is decided in its hook.
 static DECIDES: AtomicU32 = AtomicU32::new(0);
-static CU_INIT: AtomicBool = AtomicBool::new(false);
 
 /// Whether launches with this driver callback id are decided upon in their hook, not in CUPTI's
 /// callback.
@@ -49,10 +49,6 @@ pub fn decides(driver_cbid: u32) -> bool {
         .iter()
         .position(|(_, cbid, _)| *cbid == driver_cbid)
         .is_some_and(|i| DECIDES.load(Ordering::Relaxed) & (1 << i) != 0)
-}
-
-fn init_is_hooked() -> bool {
-    CU_INIT.load(Ordering::Relaxed)
 }
 
 /// Leaves every decision to CUPTI's callbacks.
@@ -140,9 +136,6 @@ fn report_driver(report: &Report) {
                 DECIDES.fetch_or(1 << i, Ordering::Relaxed);
             }
         }
-        if report.hooked.contains(&"cuInit") {
-            CU_INIT.store(true, Ordering::Relaxed);
-        }
     }
     if block.state.load(Ordering::Relaxed) != State::Absent as u32 {
         return;
@@ -178,25 +171,18 @@ fn report_driver(report: &Report) {
     if hooked {
         status::set_state(State::Hooked, "CUDA is not initialised yet");
     }
-    // Beside hooks it is a spare way in, not worth a change under the eyes of other threads.
-    if report.outcome != Outcome::LateLoad && (!init_is_hooked() || is_single_threaded()) {
-        ask_driver_to_load_us();
+    if report.outcome != Outcome::LateLoad
+        && let Some(path) = lifecycle::own_path()
+    {
+        ASKED.set(INJECTION, path.as_os_str());
     }
 }
 
 /// The second way in: the driver loads what this variable names, should a client call functions that it
 /// does not export, or should `cuInit` not be hooked.
-fn ask_driver_to_load_us() {
-    if std::env::var_os(INJECTION).is_some() {
-        return;
-    }
-    if let Some(path) = lifecycle::own_path() {
-        // SAFETY: nobody else reads the environment at this moment, unless the program loads the driver
-        // beside other threads and no hook could be placed; there is no other way in then.
-        unsafe { std::env::set_var(INJECTION, path) };
-    }
-}
+static ASKED: Ours = Ours::new();
 
-fn is_single_threaded() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+/// We are in: neither the driver nor the program's children are to find that variable.
+pub fn withdraw() {
+    ASKED.withdraw();
 }

@@ -4,24 +4,29 @@
 //! For a sampled one the switch puts CUPTI's callbacks and kernel activity on around this one call;
 //! CUPTI's callback, on the same thread, finds in a thread-local that its launch is meant and reports
 //! it. A launch that the driver makes inside another one is not looked at.
+//!
+//! A launch may never return: somebody jumps out of it, or its thread is cancelled in there. Its part in
+//! the switch is given back by the next launch of the thread, or by our thread once this one has ended.
 
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::sync::Mutex;
+
+use parcagpu_interpose::{Handler, Next};
 
 use super::{boot, installed};
-use crate::cupti::sys::{CUDA_SUCCESS, CUresult, LaunchConfig, driver_cbid};
+use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
+use crate::lifecycle;
 use crate::nvtx;
 use crate::sampling::launch::Kind;
 use crate::sampling::switch::Generation;
 use crate::session::{self, Session};
 
-type Ptr = *mut c_void;
-
 /// The launch that is open on a thread.
 #[derive(Clone, Copy)]
 struct Open {
-    /// Address of a variable of the call; 0: none is open.
+    /// The hook's place on the stack; 0: none is open.
     frame: usize,
+    kind: Kind,
     generation: Option<Generation>,
     /// The id CUPTI gave on entry, until the launch was reported.
     id: Option<u32>,
@@ -30,6 +35,7 @@ struct Open {
 
 const NONE: Open = Open {
     frame: 0,
+    kind: Kind::Eager,
     generation: None,
     id: None,
     reported: false,
@@ -38,6 +44,7 @@ const NONE: Open = Open {
 thread_local! {
     // No destructor: usable while a thread ends.
     static OPEN: Cell<Open> = const { Cell::new(NONE) };
+    static FAREWELL: Farewell = const { Farewell };
 }
 
 /// The on-period in which the launch open on this thread is sampled; `None` if it is not.
@@ -64,42 +71,61 @@ pub fn reported() {
     });
 }
 
-fn around(kind: Kind, cbid: u32, call: impl FnOnce() -> CUresult) -> CUresult {
+/// What is to be done when a call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// No session is active.
+    Idle,
+    /// Inside another launch, or left to CUPTI's callbacks.
+    Through,
+    /// Decided upon here.
+    Opened,
+}
+
+fn before(kind: Kind, cbid: u32, frame: usize) -> Passed {
     let Some(session) = session::active() else {
-        let result = call();
-        if result == CUDA_SUCCESS {
-            boot::driver_works();
-        }
-        return result;
+        return Passed::Idle;
     };
-    let here = 0u8;
-    let frame = std::ptr::from_ref(&here).addr();
     let outer = OPEN.get();
     if outer.frame > frame || !installed::decides(cbid) {
-        return call();
+        return Passed::Through;
     }
     if outer.frame != 0 {
         // Its stack is gone: somebody jumped out of that launch.
         OPEN.set(NONE);
-        close(session, kind, outer);
+        close(session, outer);
     }
     let generation = session.sampler.take(kind, session);
+    if generation.is_some() {
+        FAREWELL.try_with(|_| ()).ok();
+    }
     OPEN.set(Open {
         frame,
+        kind,
         generation,
         ..NONE
     });
-    let result = call();
-    let open = OPEN.replace(NONE);
-    if result != CUDA_SUCCESS {
-        kind.uncount();
+    Passed::Opened
+}
+
+fn after(passed: Passed, result: CUresult) {
+    match passed {
+        Passed::Idle if result == CUDA_SUCCESS => boot::driver_works(),
+        Passed::Idle | Passed::Through => {}
+        Passed::Opened => {
+            let open = OPEN.replace(NONE);
+            if result != CUDA_SUCCESS {
+                open.kind.uncount();
+            }
+            if let Some(session) = session::get() {
+                close(session, open);
+            }
+        }
     }
-    close(session, kind, open);
-    result
 }
 
 /// The end of a launch's part in the switch.
-fn close(session: &Session, kind: Kind, open: Open) {
+fn close(session: &Session, open: Open) {
     let Some(generation) = open.generation else {
         return;
     };
@@ -110,44 +136,66 @@ fn close(session: &Session, kind: Kind, open: Open) {
         nvtx::launch::closed();
     }
     if !open.reported {
-        session.sampler.give_back(kind);
+        session.sampler.give_back(open.kind);
+    }
+}
+
+/// Runs when a thread ends that had a sampled launch.
+struct Farewell;
+
+/// On-periods that launches of ended threads joined and never left.
+static ABANDONED: Mutex<Vec<Generation>> = Mutex::new(Vec::new());
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // A forked child has no thread of ours, and perhaps a lock that nobody holds.
+        if let Some(generation) = OPEN.replace(NONE).generation
+            && !lifecycle::in_forked_child()
+        {
+            // Not here: CUPTI's own part of this thread may be gone.
+            let mut abandoned = ABANDONED.lock().unwrap_or_else(|e| e.into_inner());
+            abandoned.push(generation);
+        }
+    }
+}
+
+/// Our thread leaves the switch on behalf of threads that were cancelled in a launch.
+pub fn leave_abandoned(session: &Session) {
+    let abandoned = match ABANDONED.try_lock() {
+        Ok(mut abandoned) => std::mem::take(&mut *abandoned),
+        Err(_) => return,
+    };
+    for generation in abandoned {
+        session.sampler.switch.leave(generation, session);
     }
 }
 
 macro_rules! launches {
-    ($($(#[$doc:meta])* $name:ident: $kind:ident, $cbid:ident, ($($arg:ident: $ty:ty),*);)*) => {
+    ($($(#[$doc:meta])* $name:ident: $kind:ident;)*) => {
         $(
             $(#[$doc])*
-            ///
-            /// # Safety
-            /// As for the original.
-            #[allow(clippy::too_many_arguments, reason = "the driver's")]
-            pub unsafe fn $name(
-                original: unsafe extern "C" fn($($ty),*) -> CUresult,
-                $($arg: $ty),*
-            ) -> CUresult {
-                // SAFETY: the program's own call.
-                around(Kind::$kind, driver_cbid::$cbid, || unsafe { original($($arg),*) })
+            pub struct $name<const CBID: u32>;
+
+            impl<A: Copy, const CBID: u32> Handler<A, CUresult> for $name<CBID> {
+                type Open = Passed;
+
+                #[inline]
+                unsafe fn before(frame: usize, arguments: A) -> Next<A, CUresult, Passed> {
+                    Next::Call(arguments, before(Kind::$kind, CBID, frame))
+                }
+
+                #[inline]
+                unsafe fn after(passed: Passed, _arguments: A, result: CUresult) {
+                    after(passed, result);
+                }
             }
         )*
     };
 }
 
 launches! {
-    /// `cuLaunchKernel`.
-    kernel: Eager, LAUNCH_KERNEL, (f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr);
-    /// `cuLaunchKernel_ptsz`.
-    kernel_ptsz: Eager, LAUNCH_KERNEL_PTSZ, (f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr);
-    /// `cuLaunchKernelEx`.
-    kernel_ex: Eager, LAUNCH_KERNEL_EX, (config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr);
-    /// `cuLaunchKernelEx_ptsz`.
-    kernel_ex_ptsz: Eager, LAUNCH_KERNEL_EX_PTSZ, (config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr);
-    /// `cuLaunchCooperativeKernel`.
-    cooperative: Eager, LAUNCH_COOPERATIVE_KERNEL, (f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr);
-    /// `cuLaunchCooperativeKernel_ptsz`.
-    cooperative_ptsz: Eager, LAUNCH_COOPERATIVE_KERNEL_PTSZ, (f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr);
-    /// `cuGraphLaunch`.
-    graph: Graph, GRAPH_LAUNCH, (graph: Ptr, stream: Ptr);
-    /// `cuGraphLaunch_ptsz`.
-    graph_ptsz: Graph, GRAPH_LAUNCH_PTSZ, (graph: Ptr, stream: Ptr);
+    /// A launch of a kernel; with its callback id.
+    Eager: Eager;
+    /// A launch of a graph; with its callback id.
+    Graph: Graph;
 }

@@ -23,7 +23,7 @@ use parcagpu_interpose::{hooks, watch};
 
 use crate::cupti::sys::{
     BufferCompleteFunc, BufferRequestFunc, CUcontext, CUptiResult, CUresult, CallbackFunc,
-    LaunchConfig, SubscriberHandle,
+    LaunchConfig, SubscriberHandle, driver_cbid as cbid,
 };
 
 /// Handlers that bring the session up; wanted until it is there.
@@ -55,57 +55,57 @@ type Ptr = *mut c_void;
 hooks! {
     /// What is replaced in libcuda.
     pub static CUDA: HookSet = [
-        fn cuInit(flags: u32) -> CUresult => boot::init, when BOOT;
-        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::module_load, when BOOT | IMAGES;
-        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT | IMAGES;
+        fn cuInit(flags: u32) -> CUresult => boot::Init, when BOOT;
+        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::ModuleLoad, when BOOT | IMAGES;
+        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::ModuleLoadData, when BOOT | IMAGES;
         fn cuModuleLoadDataEx(module: *mut Ptr, image: *const c_void, count: u32, options: Ptr, values: Ptr) -> CUresult
-            => boot::module_load_data_ex, when BOOT | IMAGES;
-        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::module_load_data, when BOOT | IMAGES;
+            => boot::ModuleLoadDataEx, when BOOT | IMAGES;
+        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::ModuleLoadData, when BOOT | IMAGES;
         fn cuLibraryLoadData(library: *mut Ptr, code: *const c_void, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
-            => boot::library_load_data, when BOOT | IMAGES;
+            => boot::LibraryLoadData, when BOOT | IMAGES;
         fn cuLibraryLoadFromFile(library: *mut Ptr, file: *const c_char, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
-            => boot::library_load_from_file, when BOOT | IMAGES;
-        fn cuModuleUnload(module: Ptr) -> CUresult => boot::unload, when UNLOADS;
-        fn cuLibraryUnload(library: Ptr) -> CUresult => boot::unload, when UNLOADS;
+            => boot::LibraryLoadFromFile, when BOOT | IMAGES;
+        fn cuModuleUnload(module: Ptr) -> CUresult => boot::Unload, when UNLOADS;
+        fn cuLibraryUnload(library: Ptr) -> CUresult => boot::Unload, when UNLOADS;
         fn cuLaunchKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::kernel, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL }>, when BOOT | SAMPLE;
         fn cuLaunchKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::kernel_ptsz, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL_PTSZ }>, when BOOT | SAMPLE;
         fn cuLaunchKernelEx(config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::kernel_ex, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL_EX }>, when BOOT | SAMPLE;
         fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::kernel_ex_ptsz, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL_EX_PTSZ }>, when BOOT | SAMPLE;
         fn cuLaunchCooperativeKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr) -> CUresult
-            => launch::cooperative, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_COOPERATIVE_KERNEL }>, when BOOT | SAMPLE;
         fn cuLaunchCooperativeKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr) -> CUresult
-            => launch::cooperative_ptsz, when BOOT | SAMPLE;
-        fn cuGraphLaunch(graph: Ptr, stream: Ptr) -> CUresult => launch::graph, when BOOT | SAMPLE;
-        fn cuGraphLaunch_ptsz(graph: Ptr, stream: Ptr) -> CUresult => launch::graph_ptsz, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_COOPERATIVE_KERNEL_PTSZ }>, when BOOT | SAMPLE;
+        fn cuGraphLaunch(graph: Ptr, stream: Ptr) -> CUresult => launch::Graph<{ cbid::GRAPH_LAUNCH }>, when BOOT | SAMPLE;
+        fn cuGraphLaunch_ptsz(graph: Ptr, stream: Ptr) -> CUresult => launch::Graph<{ cbid::GRAPH_LAUNCH_PTSZ }>, when BOOT | SAMPLE;
     ];
 }
 
 hooks! {
     /// What is replaced in libcupti. Our own calls pass through it as well.
     pub static CUPTI: HookSet = [
-        fn cuptiSubscribe(handle: *mut SubscriberHandle, callback: CallbackFunc, data: Ptr) -> CUptiResult
-            => coexist::subscribe;
-        fn cuptiSubscribe_v2(handle: *mut SubscriberHandle, callback: CallbackFunc, data: Ptr, params: Ptr) -> CUptiResult
-            => coexist::subscribe_v2;
-        fn cuptiUnsubscribe(handle: SubscriberHandle) -> CUptiResult => coexist::unsubscribe;
-        fn cuptiActivityRegisterCallbacks(request: BufferRequestFunc, complete: BufferCompleteFunc) -> CUptiResult
-            => coexist::register_callbacks;
-        fn cuptiFinalize() -> CUptiResult => coexist::finalize;
-        fn cuptiActivityEnable(kind: u32) -> CUptiResult => coexist::enable;
-        fn cuptiActivityEnableAndDump(kind: u32) -> CUptiResult => coexist::enable;
-        fn cuptiActivityDisable(kind: u32) -> CUptiResult => coexist::disable;
-        fn cuptiActivityEnableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::enable_context;
-        fn cuptiActivityDisableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::disable_context;
-        fn cuptiActivityEnable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::enable_v2;
-        fn cuptiActivityEnableAndDump_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::enable_v2;
-        fn cuptiActivityDisable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::disable_v2;
-        fn cuptiEnableCallback(on: u32, handle: SubscriberHandle, domain: u32, cbid: u32) -> CUptiResult => coexist::enable_callback;
-        fn cuptiEnableDomain(on: u32, handle: SubscriberHandle, domain: u32) -> CUptiResult => coexist::enable_domain;
-        fn cuptiEnableAllDomains(on: u32, handle: SubscriberHandle) -> CUptiResult => coexist::enable_all_domains;
+        fn cuptiSubscribe(handle: *mut SubscriberHandle, callback: Option<CallbackFunc>, data: Ptr) -> CUptiResult
+            => coexist::Subscribe;
+        fn cuptiSubscribe_v2(handle: *mut SubscriberHandle, callback: Option<CallbackFunc>, data: Ptr, params: Ptr) -> CUptiResult
+            => coexist::SubscribeV2;
+        fn cuptiUnsubscribe(handle: SubscriberHandle) -> CUptiResult => coexist::Unsubscribe;
+        fn cuptiActivityRegisterCallbacks(request: Option<BufferRequestFunc>, complete: Option<BufferCompleteFunc>) -> CUptiResult
+            => coexist::RegisterCallbacks;
+        fn cuptiFinalize() -> CUptiResult => coexist::Finalize;
+        fn cuptiActivityEnable(kind: u32) -> CUptiResult => coexist::Enable;
+        fn cuptiActivityEnableAndDump(kind: u32) -> CUptiResult => coexist::Enable;
+        fn cuptiActivityDisable(kind: u32) -> CUptiResult => coexist::Disable;
+        fn cuptiActivityEnableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::EnableContext;
+        fn cuptiActivityDisableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::DisableContext;
+        fn cuptiActivityEnable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::EnableV2;
+        fn cuptiActivityEnableAndDump_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::EnableV2;
+        fn cuptiActivityDisable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::DisableV2;
+        fn cuptiEnableCallback(on: u32, handle: SubscriberHandle, domain: u32, cbid: u32) -> CUptiResult => coexist::EnableCallback;
+        fn cuptiEnableDomain(on: u32, handle: SubscriberHandle, domain: u32) -> CUptiResult => coexist::EnableDomain;
+        fn cuptiEnableAllDomains(on: u32, handle: SubscriberHandle) -> CUptiResult => coexist::EnableAllDomains;
     ];
 }
 

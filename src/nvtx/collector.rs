@@ -178,7 +178,7 @@ unsafe fn take(kind: Kind, domain: DomainHandle, range: RangeId, what: impl Desc
         status::block().add(Counter::NvtxDropped, 1);
         return;
     };
-    entry::barrier((), || {
+    entry::quick_barrier((), || {
         timer::ensure();
         let (correlation_id, device_id) = launch::current();
         let event = NvtxEvent {

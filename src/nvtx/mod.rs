@@ -43,6 +43,7 @@ use std::time::{Duration, Instant};
 use crate::config::{self, Config};
 use crate::cupti::locate::file_of;
 use crate::entry::{self, Inside};
+use crate::environment::Ours;
 use crate::{errors, lifecycle, log};
 use sys::GetExportTable;
 
@@ -150,12 +151,8 @@ fn load_next(path: &Path) {
 
 /// Names this library to NVTX clients that have not looked for a tool yet, unless the user named one.
 pub fn offer() {
-    if std::env::var_os(INJECTION).is_some() {
-        return;
-    }
+    static OFFERED: Ours = Ours::new();
     if let Some(path) = lifecycle::own_path() {
-        // SAFETY: called once, by the thread that initialises CUDA; a thread that reads the environment
-        // at this moment without glibc's lock is the program's own race with every `setenv`.
-        unsafe { std::env::set_var(INJECTION, path) };
+        OFFERED.set(INJECTION, path.as_os_str());
     }
 }

@@ -11,6 +11,8 @@
  *   fail N                  N launches that the driver refuses
  *   lookup TWIN             launch by the address that cuGetProcAddress_v2 gives from now on; TWIN 1: the
  *                           one for per-thread default streams
+ *   onsignal jump|exit      what SIGUSR1 does: jump back to `jumpout`, or end the thread
+ *   jumpout                 a launch that a signal may leave; cancelstate prints whether this thread can be cancelled
  *   sync, count             wait for the GPU; print the launches that succeeded so far
  *   sleep MS, say TEXT, gate        gate prints "gate" and waits for a line of input
  *   thread W.. end, join, repeat N W.. end, fork W.. end
@@ -21,6 +23,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -244,6 +247,35 @@ static handle capture(struct place *p, long nodes)
 	return graph;
 }
 
+static __thread sigjmp_buf back;
+
+static void jump_back(int signal)
+{
+	siglongjmp(back, signal);
+}
+
+static void end_thread(int signal)
+{
+	(void)signal;
+	pthread_exit(NULL);
+}
+
+static void jump_out(struct place *p)
+{
+	if (sigsetjmp(back, 1))
+		say("jumped out\n");
+	else
+		launch(p, PLAIN);
+}
+
+static void print_cancel_state(void)
+{
+	int state;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+	say("cancellation %s\n", state == PTHREAD_CANCEL_ENABLE ? "on" : "off");
+}
+
 /* The words up to the matching `end`. */
 static struct place block(struct place *p)
 {
@@ -359,7 +391,13 @@ static void word(struct place *p, const char *w)
 		unsigned long long flags = number(p) ? 2 : 1;
 
 		check("cuGetProcAddress", cuGetProcAddress_v2("cuLaunchKernel", (void **)&cuLaunchKernel, 13000, flags, &found));
-	} else if (IS("sync"))
+	} else if (IS("onsignal"))
+		signal(SIGUSR1, strcmp(next(p), "exit") ? jump_back : end_thread);
+	else if (IS("jumpout"))
+		jump_out(p);
+	else if (IS("cancelstate"))
+		print_cancel_state();
+	else if (IS("sync"))
 		check("cuCtxSynchronize", cuCtxSynchronize());
 	else if (IS("count"))
 		say("launched %lu replayed %lu\n", (unsigned long)launched, (unsigned long)replayed);

@@ -4,10 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use parcagpu_tests::hosts::{compile, lab};
+use parcagpu_tests::compare::transparent;
+use parcagpu_tests::hosts::{Consumer, compile, lab};
 use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::{mock_log, need};
 
 const LIMIT: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(2);
 
 /// What the program does is its first argument.
 const HOST: &str = r#"
@@ -62,11 +65,64 @@ fn host(lab: &Lab) -> PathBuf {
 fn the_last_thread_of_the_program_ends_it() {
     let lab = lab();
     let host = host(&lab);
-    // In injection mode the library comes too late to learn that the first thread leaves (README, limits).
-    for mode in [Mode::Bare, Mode::Preload] {
+    // In injection mode another thread than the first one loads us.
+    for mode in [Mode::Bare, Mode::Preload, Mode::Injection] {
         let ended = lab.program(mode, &host).words("last").run(LIMIT);
         assert_eq!(ended.code(), 0, "{mode:?}: {}", ended.stderr);
+        assert!(ended.took < SOON, "{mode:?}: {:?}", ended.took);
     }
+}
+
+/// Somebody jumps out of a sampled launch, and goes on: the thread can be cancelled as before, further
+/// launches are told, and the switch goes off as often as on.
+#[test]
+fn a_launch_is_left_by_a_jump() {
+    if !need::bpf("a_launch_is_left_by_a_jump") {
+        return;
+    }
+    let lab = lab();
+    let words = "init onsignal jump launch 3 jumpout cancelstate launch 5 jumpout cancelstate launch 1 sync count";
+    for engine in ["detour", "none"] {
+        let consumer = Consumer::new(&lab);
+        for run in transparent(&lab, words, LIMIT, |p| {
+            p.env("MOCK_RAISE", "cuLaunchKernel=10@4,cuLaunchKernel=10@10")
+                .env("PARCAGPU_HOOK_ENGINE", engine)
+        }) {
+            assert_eq!(run.ended.stdout.matches("jumped out").count(), 2);
+            assert_eq!(run.ended.stdout.matches("cancellation on").count(), 2);
+        }
+        let told = consumer.end();
+        assert!(told.launches().len() >= 2, "{engine}");
+        assert_eq!(told.errors(), [], "{engine}");
+    }
+}
+
+/// A thread ends inside its sampled launch, as by cancellation; others go on, and kernel activity does not
+/// stay on for it.
+#[test]
+fn a_thread_ends_in_its_launch() {
+    if !need::bpf("a_thread_ends_in_its_launch") {
+        return;
+    }
+    let lab = lab();
+    let words = "init onsignal exit thread launch 1 launch 1 end join sleep 300 launch 3 sync sleep 300 count";
+    let consumer = Consumer::new(&lab);
+    // By the hooks: without them CUPTI's own callback of such a launch never comes back either.
+    for run in transparent(&lab, words, LIMIT, |p| {
+        p.env("MOCK_RAISE", "cuLaunchKernel=10@1")
+    }) {
+        assert_eq!(run.ended.stdout, "launched 3 replayed 0\n");
+        let count = |name| mock_log::count(&run.calls, name);
+        if count("cuptiActivityEnable") > 0 {
+            assert_eq!(
+                count("cuptiActivityEnable"),
+                count("cuptiActivityDisable"),
+                "{:?}",
+                run.ended.stdout
+            );
+        }
+    }
+    assert!(!consumer.end().launches().is_empty());
 }
 
 /// Looking at a library that is being loaded is no cancellation point.

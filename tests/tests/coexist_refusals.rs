@@ -210,6 +210,7 @@ fn re_entrant() {
             );
             let seen = Case::new(&lab, &tool, &words)
                 .env("MOCK_CUPTI_LOCK", lock)
+                .env("MOCK_CUPTI_STRICT", "1")
                 .check();
             let stdout = &seen.with.ended.stdout;
             assert!(stdout.contains("records 15 foreign 0"), "{stdout}");
@@ -282,6 +283,25 @@ fn forks_while_yielded() {
     assert!(stdout.contains("child exited 5"), "{stdout}");
     assert!(stdout.contains("records 10 foreign 0"), "{stdout}");
     seen.launches(15);
+}
+
+/// A child forked while we hold CUPTI has a copy of that, and can subscribe as bare.
+#[test]
+fn child_subscribes() {
+    if !need::bpf("child_subscribes") {
+        return;
+    }
+    let lab = lab();
+    let tool = tool(&lab);
+    for how in [
+        "subscribe unsubscribe",
+        "subscribe2 launches 1 unsubscribe subscribe",
+    ] {
+        let words = format!("{LOAD} fork {how} say child exit 5 end launch 5 sync");
+        let seen = Case::new(&lab, &tool, &words).check();
+        assert!(seen.with.ended.stdout.contains("child exited 5"));
+        seen.launches(15).no_errors();
+    }
 }
 
 /// A thread that subscribes and lets go as fast as it can, launching threads, and a consumer that comes

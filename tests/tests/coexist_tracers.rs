@@ -170,8 +170,8 @@ fn a_hundred_traces() {
     assert!((1..=100).contains(&turns(&seen.events)));
 }
 
-/// A subscriber that comes and goes a hundred times, with a little more than one look of ours in between: we
-/// are back most of the times, and each turn that we had to leave for is told once.
+/// A subscriber that comes and goes a hundred times, with little time in between: we are back each time, and
+/// each turn that we had to leave for is told once.
 #[test]
 fn a_hundred_subscribers() {
     if !need::bpf("a_hundred_subscribers") {
@@ -189,10 +189,11 @@ fn a_hundred_subscribers() {
         "{stdout}"
     );
     let count = seen.events.launches().len();
-    assert!((65..=115).contains(&count), "{count} launches");
+    // A busy machine may wake us too late now and then.
+    assert!((112..=115).contains(&count), "{count} launches");
     seen.launches(count);
     let turns = turns(&seen.events);
-    assert!((50..=100).contains(&turns), "{turns} turns");
+    assert!((97..=100).contains(&turns), "{turns} turns");
 }
 
 /// As torch.profiler: the subscription stays, the kinds go off. We come back as a guest, its callbacks

@@ -42,9 +42,15 @@ extern "C" fn no_dlmopen() -> *const () {
 /// and a constructor.
 ///
 /// ```no_run
-/// # mod handlers { pub unsafe fn tick(o: unsafe extern "C" fn() -> i32) -> i32 { unsafe { o() } } }
+/// # use parcagpu_interpose::{Handler, Next};
+/// # struct Tick;
+/// # impl Handler<(), i32> for Tick {
+/// #     type Open = ();
+/// #     unsafe fn before(_frame: usize, _: ()) -> Next<(), i32, ()> { Next::Call((), ()) }
+/// #     unsafe fn after(_open: (), _: (), _result: i32) {}
+/// # }
 /// # parcagpu_interpose::hooks! {
-/// #     static CLOCK: HookSet = [ fn clockTick() -> i32 => handlers::tick; ];
+/// #     static CLOCK: HookSet = [ fn clockTick() -> i32 => Tick; ];
 /// # }
 /// use parcagpu_interpose::{Choice, Report};
 ///

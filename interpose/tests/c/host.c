@@ -7,6 +7,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,10 +102,30 @@ static void cleanup(void *argument)
 static void *cancelled(void *handle)
 {
     pthread_cleanup_push(cleanup, NULL);
-    call(handle, "targetWait", 300000);
+    call(handle, "targetWait", 20000000);
     pause();
     pthread_cleanup_pop(0);
     return NULL;
+}
+
+static jmp_buf away;
+
+static void jump(void)
+{
+    longjmp(away, 1);
+}
+
+/* Leaves a call by a jump; whether this thread can still be cancelled. */
+static void jumped(void *handle)
+{
+    int (*call_it)(void (*)(void)) = (int (*)(void (*)(void)))need(dlsym(handle, "targetCall"), "targetCall");
+    int state;
+
+    for (int i = 0; i < 3; i++)
+        if (!setjmp(away))
+            printf("came back %d\n", call_it(jump));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+    printf("cancellation %s\n", state == PTHREAD_CANCEL_ENABLE ? "on" : "off");
 }
 
 static void filter(int call, int action)
@@ -240,11 +261,14 @@ int main(int argc, char **argv)
     } else if (!strcmp(mode, "cancel")) {
         pthread_t thread;
         void *result;
+        double before = now();
         pthread_create(&thread, NULL, cancelled, need(dlopen(path, RTLD_NOW), path));
         usleep(100000);
         pthread_cancel(thread);
         pthread_join(thread, &result);
-        printf("cancelled %d\n", result == PTHREAD_CANCELED);
+        printf("cancelled %d %s\n", result == PTHREAD_CANCELED, now() - before < 5e9 ? "at once" : "later");
+    } else if (!strcmp(mode, "jump")) {
+        jumped(need(dlopen(path, RTLD_NOW), path));
     } else if (!strcmp(mode, "mdwe")) {
         printf("mdwe %d\n", prctl(65, 1, 0, 0, 0));
         use(need(dlopen(path, RTLD_NOW), path));

@@ -58,6 +58,15 @@ __attribute__((visibility("default"))) int targetWait(int microseconds)
     return usleep(microseconds);
 }
 
+/* May be left by a jump. */
+__attribute__((visibility("default"))) int targetCall(void (*f)(void))
+{
+    if (!enabled)
+        return -1;
+    f();
+    return 6;
+}
+
 __attribute__((visibility("default"))) int targetCalls(void) { return calls; }
 
 __asm__(".text\n"

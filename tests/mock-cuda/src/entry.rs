@@ -76,7 +76,8 @@ macro_rules! driver_api {
             driver_api!(@entry copy);
 
             #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
-            unsafe extern "C" fn implementation($($arg: $ty),*) -> i32 {
+            // A signal handler may end the thread in here.
+            unsafe extern "C-unwind" fn implementation($($arg: $ty),*) -> i32 {
                 #[repr(C)]
                 struct Params { $($arg: $ty),* }
                 static FUNCTION: $crate::entry::Function = $crate::entry::Function {
@@ -139,7 +140,10 @@ pub fn run(
             params,
             symbol,
             |call| match scripted {
-                Some(0) | None => body(call),
+                Some(0) | None => {
+                    name_of(function).into_iter().for_each(faults::raise);
+                    body(call)
+                }
                 Some(code) => Err(Error(code)),
             },
         )

@@ -1,8 +1,10 @@
-//! Scripted results: `MOCK_FAIL="cuptiSubscribe=39,cuptiActivityEnable=999@3+"`.
+//! Scripted results: `MOCK_FAIL="cuptiSubscribe=39,cuptiActivityEnable=999@3+"`, and signals raised
+//! inside driver calls: `MOCK_RAISE="cuLaunchKernel=10@4"`.
 //!
 //! `NAME=CODE` every call, `NAME=CODE@N` only the N-th call (from 1), `NAME=CODE@N+` the N-th and
 //! all later ones. Several items for one function are tried in order. A scripted call makes its
-//! callbacks but does nothing else.
+//! callbacks but does nothing else. A signal comes on the calling thread, before the call's work and
+//! without a lock: its handler may leave the call for good.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +22,19 @@ struct Fault {
 /// The result to give instead of doing the work, if this call has one.
 pub fn check(name: &str) -> Option<i32> {
     static FAULTS: OnceLock<Vec<Fault>> = OnceLock::new();
-    let faults = FAULTS.get_or_init(|| parse(&settings::text("MOCK_FAIL")));
+    look_up(FAULTS.get_or_init(|| parse("MOCK_FAIL")), name)
+}
+
+/// Raises the signal that this call has, if it has one.
+pub fn raise(name: &str) {
+    static SIGNALS: OnceLock<Vec<Fault>> = OnceLock::new();
+    if let Some(signal) = look_up(SIGNALS.get_or_init(|| parse("MOCK_RAISE")), name) {
+        // SAFETY: a signal to this thread.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+fn look_up(faults: &[Fault], name: &str) -> Option<i32> {
     if faults.is_empty() {
         return None;
     }
@@ -34,13 +48,13 @@ pub fn check(name: &str) -> Option<i32> {
     result
 }
 
-fn parse(script: &str) -> Vec<Fault> {
-    script
+fn parse(variable: &str) -> Vec<Fault> {
+    settings::text(variable)
         .split(',')
         .filter(|item| !item.is_empty())
         .map(|item| {
             parse_one(item).unwrap_or_else(|| {
-                eprintln!("simulated driver: MOCK_FAIL item '{item}' is not NAME=CODE[@N[+]]");
+                eprintln!("simulated driver: {variable} item '{item}' is not NAME=CODE[@N[+]]");
                 std::process::abort()
             })
         })

@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | `MOCK_LOG` | unset | file for the call log of both libraries, see module `log` |
 //! | `MOCK_FAIL` | unset | results to return, for functions of both libraries, see module `faults` |
+//! | `MOCK_RAISE` | unset | signals to raise inside calls of the driver, see module `faults` |
 //! | `MOCK_CUDA_STUB` | 0 | 1: every call returns 34, as the stub library of a toolkit |
 //! | `MOCK_CUDA_VERSION` | 13000 | what `cuDriverGetVersion` says |
 //! | `MOCK_CUDA_DEVICES` | 1 | number of devices; 0: `cuInit` returns 100 |

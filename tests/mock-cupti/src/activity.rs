@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::api::{
     INVALID_KIND, INVALID_PARAMETER, MAX_LIMIT_REACHED, NOT_COMPATIBLE, SIZE_NOT_SUFFICIENT,
-    SUCCESS, driver, hold,
+    SUCCESS, call_client, driver, in_callback,
 };
 use crate::callbacks::TOOL;
 use crate::cupti_api;
@@ -176,11 +176,8 @@ fn store(record: &KernelRecord, complete_at: u64) {
 fn request(record_size: usize) -> Option<Buffer> {
     let request = CLIENT.lock().expect("nobody panics holding it").0?;
     let (mut memory, mut size, mut limit) = (std::ptr::null_mut(), 0, 0);
-    {
-        let _held = hold();
-        // SAFETY: the client's function; out-pointers to our locals.
-        unsafe { request(&raw mut memory, &raw mut size, &raw mut limit) };
-    }
+    // SAFETY: the client's function; out-pointers to our locals.
+    call_client(|| unsafe { request(&raw mut memory, &raw mut size, &raw mut limit) });
     if memory.is_null() {
         return None;
     }
@@ -206,9 +203,10 @@ fn complete(buffer: Buffer) {
     let complete = CLIENT.lock().expect("nobody panics holding it").1;
     if let Some(complete) = complete {
         let valid = buffer.records * settings::get().record_size;
-        let _held = hold();
         // SAFETY: the client's function and memory.
-        unsafe { complete(std::ptr::null_mut(), 0, buffer.memory, buffer.size, valid) };
+        call_client(|| unsafe {
+            complete(std::ptr::null_mut(), 0, buffer.memory, buffer.size, valid);
+        });
     }
 }
 
@@ -457,8 +455,12 @@ cupti_api! {
         SUCCESS
     }
 
-    /// Returns complete buffers, or with flag 1 all of them.
+    /// Returns complete buffers, or with flag 1 all of them. Not to be called from a callback.
     fn cuptiActivityFlushAll(flag: u32) {
+        if settings::get().strict && in_callback() {
+            eprintln!("simulated CUPTI: cuptiActivityFlushAll called from a callback");
+            std::process::abort();
+        }
         flush(flag & FLUSH_FORCED != 0);
         SUCCESS
     }

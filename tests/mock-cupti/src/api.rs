@@ -37,6 +37,8 @@ static LINK: AtomicPtr<DriverLink> = AtomicPtr::new(std::ptr::null_mut());
 
 thread_local! {
     static LAST_ERROR: Cell<i32> = const { Cell::new(0) };
+    /// Callbacks of the client's that are open on this thread.
+    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
     /// How often this thread holds the lock.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
@@ -124,6 +126,19 @@ impl Drop for Held {
             GATE.free.notify_one();
         }
     }
+}
+
+/// Calls the client: with the lock held, if one is asked for.
+pub fn call_client(call: impl FnOnce()) {
+    let _held = hold();
+    CALLBACKS.set(CALLBACKS.get() + 1);
+    call();
+    CALLBACKS.set(CALLBACKS.get() - 1);
+}
+
+/// Whether the client calls from one of its callbacks.
+pub fn in_callback() -> bool {
+    CALLBACKS.get() > 0
 }
 
 /// Remembers that `cuptiFinalize` was called.

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::api::{
-    INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, SUCCESS, driver, hold, next_correlation,
+    INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, SUCCESS, call_client, driver, next_correlation,
 };
 use crate::cupti_api;
 use crate::link::{
@@ -108,9 +108,8 @@ fn deliver(domain: u32, cbid: u32, data: *const c_void) {
     if let Some(subscriber) = subscriber()
         && let Some(callback) = subscriber.callback
     {
-        let _held = hold();
         // SAFETY: the client's own function and data; `data` lives through the call.
-        unsafe { callback(subscriber.userdata, domain, cbid, data) };
+        call_client(|| unsafe { callback(subscriber.userdata, domain, cbid, data) });
     }
 }
 

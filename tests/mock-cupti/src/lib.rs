@@ -19,7 +19,7 @@
 //! | `MOCK_CUPTI_RECORDS` | unset | by commas: `none`, `zero:N` (times 0/0 in every N-th record), `duplicate:N`, `withhold:N` |
 //! | `MOCK_CUPTI_BUFFER_RECORDS` | 0 | a buffer is full after this many records; 0: when no further one fits |
 //! | `MOCK_CUPTI_EXIT_BUFFERS` | 0 | 1: complete buffers are delivered at process end, from a thread of CUPTI's |
-//! | `MOCK_CUPTI_STRICT` | 0 | 1: a call after `cuptiFinalize` aborts |
+//! | `MOCK_CUPTI_STRICT` | 0 | 1: a call after `cuptiFinalize` aborts, and so does a flush inside a callback |
 //! | `MOCK_CUPTI_STALL_REASONS` | 40 | number of stall reasons |
 
 #[path = "../../mock-cuda/src/link.rs"]
