@@ -28,6 +28,7 @@ pub mod log;
 pub mod machine;
 pub mod metadata;
 pub mod nvtx;
+pub mod pc;
 pub mod policy;
 pub mod probes;
 pub mod sampling;

@@ -141,13 +141,6 @@ pub fn start(way: Way) {
     // SAFETY: the handler does only what a forked child may.
     unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
     register_exit();
-    if session.config.pc_sampling_rate.is_some() {
-        errors::report(
-            0,
-            "pc sampling",
-            "PARCAGPU_PC_SAMPLING_RATE asks for PC samples, which this version does not take",
-        );
-    }
     for problem in &problems {
         errors::report(0, "configuration", &problem.0);
     }

@@ -162,6 +162,7 @@ impl Machine {
         };
         self.drain(now);
         self.look_at_cubins();
+        self.look_at_pcs(now);
         self.metadata.look(now);
     }
 
@@ -186,6 +187,15 @@ impl Machine {
         let from_images = wanted && !from_cupti;
         hooks::want(hooks::IMAGES, from_images);
         hooks::want(hooks::UNLOADS, from_images || registry::has_handles());
+    }
+
+    /// PCs are sampled while CUPTI is ours alone.
+    fn look_at_pcs(&self, now: u64) {
+        if let (Some(pc), Phase::Active(subscription)) = (&self.session.pc, &self.phase)
+            && !subscription.shared
+        {
+            pc.look(self.session, now);
+        }
     }
 
     /// Another part of the program is about to take CUPTI: gives it up, with no buffer of ours left
@@ -241,6 +251,9 @@ impl Machine {
     /// finished get no times.
     pub fn finish(&mut self) {
         let subscribed = matches!(self.phase, Phase::Active(_) | Phase::Closing(_));
+        if let Some(pc) = &self.session.pc {
+            pc.finish(self.session);
+        }
         self.session.set_active(false);
         // Consumers read the last figures at the events of the last flush.
         status::publish_counts();
@@ -358,18 +371,22 @@ impl Machine {
             installed::verify(driver);
         }
         let mut on = Vec::new();
+        let of_pcs = callbacks::CONTEXTS.map(|cbid| (DOMAIN_RESOURCE, cbid));
+        let of_pcs = of_pcs
+            .iter()
+            .copied()
+            .filter(|_| self.session.pc.is_some() && !shared);
         for (domain, cbid) in callbacks::wanted(self.session.config.api_callbacks)
             .filter(|launch| !callbacks::decided_in_hook(*launch))
             .filter(|(domain, cbid)| !holder::wants_callback(*domain, *cbid))
+            .chain(of_pcs)
         {
             match api.enable_callback(handle, domain, cbid, true) {
                 Ok(()) => on.push((domain, cbid)),
                 Err(error) => errors::report(
                     error.code as i32,
                     "cupti",
-                    &format!(
-                        "launches of callback id {cbid}, domain {domain} are not seen: {error}"
-                    ),
+                    &format!("events of callback id {cbid}, domain {domain} are not seen: {error}"),
                 ),
             }
         }
@@ -415,6 +432,9 @@ impl Machine {
                     report("cupti", error);
                 }
             }
+        }
+        if let Some(pc) = &session.pc {
+            pc.rest(session);
         }
         if subscription.modules && !probes::cubin_loaded::enabled() {
             // What is unloaded from now on nobody tells us; what stays is told anew to the next subscription.

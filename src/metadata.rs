@@ -7,7 +7,7 @@
 //! that is non-zero at the first look counts as a join. Consumers deduplicate by key.
 
 use crate::cubin::registry;
-use crate::{errors, nvtx, probes};
+use crate::{errors, nvtx, pc, probes};
 
 const SECOND: u64 = 1_000_000_000;
 /// Delays after a possible join, ns; 0 is "the next look".
@@ -58,7 +58,7 @@ struct Set {
 }
 
 /// The sets of this process.
-const SETS: [Set; 3] = [
+const SETS: [Set; 5] = [
     Set {
         semaphore: probes::error::semaphore,
         fire: errors::replay,
@@ -66,6 +66,14 @@ const SETS: [Set; 3] = [
     Set {
         semaphore: probes::cubin_loaded::semaphore,
         fire: registry::replay,
+    },
+    Set {
+        semaphore: probes::stall_reason_map::semaphore,
+        fire: pc::metadata::replay_reasons,
+    },
+    Set {
+        semaphore: probes::gpu_config::semaphore,
+        fire: pc::metadata::replay_configs,
     },
     Set {
         semaphore: probes::nvtx_resource_name::semaphore,

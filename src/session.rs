@@ -16,10 +16,10 @@ use crate::cupti::driver::Driver;
 use crate::cupti::pool::Pool;
 use crate::cupti::sys::SubscriberHandle;
 use crate::entry::Inside;
-use crate::errors;
 use crate::hooks::{self, holder};
 use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
+use crate::{errors, pc};
 
 /// See the module.
 pub struct Session {
@@ -29,6 +29,8 @@ pub struct Session {
     pub sampler: Sampler,
     /// Activity buffers.
     pub pool: Pool,
+    /// PC sampling, where it is asked for.
+    pub pc: Option<pc::Sampling>,
     /// Kernel activity could not be switched on; nothing more is tried until consumers change.
     pub activity_failed: AtomicBool,
     active: AtomicBool,
@@ -59,6 +61,7 @@ pub fn active() -> Option<&'static Session> {
 pub fn make(config: Config) -> &'static Session {
     SESSION.get_or_init(|| Session {
         sampler: Sampler::new(config.rate_limit, config.graph_rate_limit),
+        pc: pc::Sampling::new(&config),
         config,
         pool: Pool::new(),
         activity_failed: AtomicBool::new(false),

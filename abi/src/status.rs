@@ -125,9 +125,9 @@ counters! {
     NvtxEvents "nvtx_events";
     /// NVTX events dropped.
     NvtxDropped "nvtx_dropped";
-    /// PC samples delivered.
+    /// PC samples handed to the probe, as the hardware counts them.
     PcSamples "pc_samples";
-    /// PC samples dropped by the hardware.
+    /// PC samples the hardware lost in the windows.
     PcDropped "pc_samples_dropped";
     /// Cubins kept for consumers.
     CubinsKept "cubins_kept";
@@ -141,6 +141,14 @@ counters! {
     Panics "panics_stopped";
     /// Times a consumer made the session active.
     Activations "activations";
+    /// (PC, stall reason) pairs handed to the probe: what PARCAGPU_PC_SAMPLING_RATE counts.
+    PcPairs "pc_pairs";
+    /// Windows whose samples were handed to the probe.
+    PcWindows "pc_windows";
+    /// Times CUPTI said that the hardware's buffer was full, which loses samples.
+    PcBufferFull "pc_buffer_full";
+    /// Contexts whose PCs are sampled.
+    PcContexts "pc_contexts";
 }
 
 /// Value of a counter whose truth is not known.

@@ -12,6 +12,7 @@ use super::sys::{
     ACTIVITY_KIND_CONCURRENT_KERNEL, API_VERSION_11_8, BufferCompleteFunc, BufferRequestFunc,
     CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
+use crate::pc::api::Functions;
 
 /// A CUPTI call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,24 +32,26 @@ impl fmt::Display for CuptiError {
 
 impl std::error::Error for CuptiError {}
 
+/// A table of functions of libcupti.
 macro_rules! symbols {
-    ($($(#[$doc:meta])* $field:ident = $name:literal: fn($($ty:ty),*) -> CUptiResult;)*) => {
+    ($table:ident, $names:ident;
+     $($(#[$doc:meta])* $field:ident = $name:literal: fn($($ty:ty),*) -> CUptiResult;)*) => {
         /// The functions, all of one libcupti.
         #[derive(Clone, Copy)]
-        pub struct Symbols {
+        pub struct $table {
             $($(#[$doc])* pub $field: unsafe extern "C" fn($($ty),*) -> CUptiResult,)*
         }
 
         /// Names of the functions that have to be there.
-        pub const REQUIRED: &[&str] = &[$($name),*];
+        pub const $names: &[&str] = &[$($name),*];
 
-        impl Symbols {
+        impl $table {
             /// Looks every function up with `find`; the name of the first that is missing otherwise.
             ///
             /// # Safety
             /// `find` gives functions of libcupti by their names.
-            unsafe fn resolve(
-                find: impl Fn(&'static str) -> Option<*mut c_void>,
+            pub unsafe fn resolve(
+                find: impl Fn(&'static str) -> Option<*mut std::ffi::c_void>,
             ) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -57,7 +60,7 @@ macro_rules! symbols {
                         // every version we accept.
                         unsafe {
                             std::mem::transmute::<
-                                *mut c_void,
+                                *mut std::ffi::c_void,
                                 unsafe extern "C" fn($($ty),*) -> CUptiResult,
                             >(address)
                         }
@@ -68,7 +71,9 @@ macro_rules! symbols {
     };
 }
 
-symbols! {
+pub(crate) use symbols;
+
+symbols! { Symbols, REQUIRED;
     /// Version of the library.
     get_version = "cuptiGetVersion": fn(*mut u32) -> CUptiResult;
     /// Become the subscriber.
@@ -98,6 +103,7 @@ symbols! {
 /// A loaded libcupti. Never unloaded.
 pub struct Api {
     symbols: Symbols,
+    pc_sampling: Result<Functions, &'static str>,
     /// File it was loaded from.
     pub path: PathBuf,
     /// What `cuptiGetVersion` said.
@@ -152,9 +158,16 @@ impl Api {
         }
         Ok(Self {
             symbols,
+            // SAFETY: as above.
+            pc_sampling: unsafe { Functions::resolve(find) },
             path,
             version,
         })
+    }
+
+    /// The PC Sampling API; the name of a function that this libcupti lacks otherwise.
+    pub fn pc_sampling(&self) -> Result<&Functions, &'static str> {
+        self.pc_sampling.as_ref().map_err(|name| *name)
     }
 
     /// Becomes the subscriber; `callback` may be called from any thread until
@@ -278,7 +291,8 @@ impl Api {
     }
 }
 
-fn check(function: &'static str, code: CUptiResult) -> Result<(), CuptiError> {
+/// A result code as a result.
+pub fn check(function: &'static str, code: CUptiResult) -> Result<(), CuptiError> {
     if code == CUPTI_SUCCESS {
         Ok(())
     } else {

@@ -17,6 +17,7 @@ use crate::cubin::modules;
 use crate::entry;
 use crate::hooks::{self, installed};
 use crate::nvtx;
+use crate::pc::Pass;
 use crate::sampling::launch::{Kind, Launch, Outcome, announced_name};
 use crate::session::{self, Session};
 
@@ -132,6 +133,13 @@ pub const MODULES: [u32; 3] = [
     resource::MODULE_PROFILED,
 ];
 
+/// The events that PC sampling needs.
+pub const CONTEXTS: [u32; 3] = [
+    resource::CONTEXT_CREATED,
+    resource::CONTEXT_DESTROY_STARTING,
+    resource::MODULE_UNLOAD_STARTING,
+];
+
 /// Whether launches with this callback are sampled by their hook: their callbacks are on only while a
 /// sampled launch is open.
 pub fn decided_in_hook((domain, cbid): (Domain, u32)) -> bool {
@@ -156,6 +164,8 @@ thread_local! {
     static RUNTIME_CALL: Cell<RuntimeCall> = const {
         Cell::new(RuntimeCall { open: false, id: 0, captured: false })
     };
+    // The launch of this thread that is inside the gate of PC sampling.
+    static PASS: Cell<Option<Pass>> = const { Cell::new(None) };
 }
 
 unsafe extern "C" fn on_callback(
@@ -175,7 +185,7 @@ unsafe extern "C" fn on_callback(
             DOMAIN_DRIVER_API => on_driver,
             DOMAIN_RUNTIME_API => on_runtime,
             // SAFETY: for this domain CUPTI gives resource data, valid during the call.
-            DOMAIN_RESOURCE => return on_resource(cbid, unsafe { &*data.cast() }),
+            DOMAIN_RESOURCE => return on_resource(session, cbid, unsafe { &*data.cast() }),
             _ => return,
         };
         // SAFETY: for the two API domains CUPTI gives callback data, valid during the call.
@@ -183,15 +193,26 @@ unsafe extern "C" fn on_callback(
     });
 }
 
-fn on_resource(cbid: u32, data: &ResourceData) {
+fn on_resource(session: &Session, cbid: u32, data: &ResourceData) {
+    let pc = session.pc.as_ref();
+    match (cbid, pc) {
+        (resource::CONTEXT_CREATED, Some(pc)) => return pc.created(session, data.context),
+        (resource::CONTEXT_DESTROY_STARTING, Some(pc)) => {
+            return pc.destroyed(session, data.context);
+        }
+        (resource::MODULE_UNLOAD_STARTING, Some(pc)) => pc.unloading(session, data.context),
+        _ => {}
+    }
     if data.resource_descriptor.is_null() {
         return;
     }
-    // SAFETY: for module events, the only ones switched on, it points to module data.
-    let module = unsafe { &*data.resource_descriptor.cast::<ModuleResourceData>() };
+    let module = || {
+        // SAFETY: for module events it points to module data.
+        unsafe { &*data.resource_descriptor.cast::<ModuleResourceData>() }
+    };
     match cbid {
-        resource::MODULE_LOADED | resource::MODULE_PROFILED => modules::on_cupti_load(module),
-        resource::MODULE_UNLOAD_STARTING => modules::on_cupti_unload(module),
+        resource::MODULE_LOADED | resource::MODULE_PROFILED => modules::on_cupti_load(module()),
+        resource::MODULE_UNLOAD_STARTING => modules::on_cupti_unload(module()),
         _ => {}
     }
 }
@@ -250,7 +271,7 @@ fn on_hooked(
                 false => Outcome::Stale,
             };
             let name = announced_name(data.symbol_name, data.function_name);
-            note_device(session, data);
+            note_context(session, data);
             session.sampler.end(launch, name, outcome);
             hooks::launch::reported();
         }
@@ -258,8 +279,11 @@ fn on_hooked(
     }
 }
 
-/// NVTX events say which device their thread used last.
-fn note_device(session: &Session, data: &CallbackData) {
+/// NVTX events say which device their thread used last, and PC sampling needs to know of contexts.
+fn note_context(session: &Session, data: &CallbackData) {
+    if let Some(pc) = &session.pc {
+        pc.launched(data.context, data.context_uid);
+    }
     nvtx::launch::in_context(data.context_uid, || session.api()?.device_of(data.context));
 }
 
@@ -284,6 +308,18 @@ fn on_runtime(session: &Session, cbid: u32, data: &CallbackData) {
     on_launch(session, function, cbid as i32, data, || call.captured);
 }
 
+/// Lets a launch that no hook sees through the gate of PC sampling.
+fn pass(session: &Session) -> Option<Pass> {
+    let pc = session.pc.as_ref()?;
+    if let Some(open) = PASS.take() {
+        // Its exit was never told.
+        pc.after_launch(session, open);
+    }
+    let pass = pc.before_launch(session);
+    PASS.set(Some(pass));
+    Some(pass)
+}
+
 fn on_launch(
     session: &Session,
     function: &LaunchFunction,
@@ -297,7 +333,8 @@ fn on_launch(
     let launch = function.launch(data.correlation_id, cbid);
     match data.callback_site {
         API_ENTER => {
-            let slot = session.sampler.enter(launch, session);
+            let all = pass(session).is_some_and(|pass| pass == Pass::Window);
+            let slot = session.sampler.enter(launch, all, session);
             // SAFETY: the slot is CUPTI's for this call and ours to write.
             unsafe { data.correlation_data.write(slot) };
         }
@@ -310,9 +347,12 @@ fn on_launch(
             let outcome = || outcome_of(data, captured);
             let name = announced_name(data.symbol_name, data.function_name);
             if slot != 0 {
-                note_device(session, data);
+                note_context(session, data);
             }
             session.sampler.exit(launch, slot, name, outcome, session);
+            if let (Some(pc), Some(pass)) = (&session.pc, PASS.take()) {
+                pc.after_launch(session, pass);
+            }
         }
         _ => {}
     }

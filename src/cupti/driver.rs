@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use super::sys::{CUDA_SUCCESS, CUresult, CUstream, CUuuid, STREAM_CAPTURE_STATUS_NONE};
+use super::sys::{CUDA_SUCCESS, CUcontext, CUresult, CUstream, CUuuid, STREAM_CAPTURE_STATUS_NONE};
 
 /// `cuGetProcAddress_v2`; its predecessor has the first four arguments and reads no more.
 type GetProcAddress =
@@ -15,6 +15,11 @@ const PROC_ADDRESS_STREAM: [u64; 2] = [1, 2];
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `..._MINOR`.
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+/// `CU_DEVICE_ATTRIBUTE_CLOCK_RATE`, kHz, and `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const CLOCK_RATE: c_int = 13;
+const MULTIPROCESSOR_COUNT: c_int = 16;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_MODE_RELAXED: c_int = 2;
 
 /// libcuda as the process has it.
 #[derive(Clone, Copy)]
@@ -30,6 +35,8 @@ pub struct Driver {
     current_device: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
     attribute: Option<unsafe extern "C" fn(*mut c_int, c_int, c_int) -> CUresult>,
     device_uuid: Option<unsafe extern "C" fn(*mut CUuuid, c_int) -> CUresult>,
+    current_context: Option<unsafe extern "C" fn(*mut CUcontext) -> CUresult>,
+    exchange_capture_mode: Option<unsafe extern "C" fn(*mut c_int) -> CUresult>,
 }
 
 /// # Safety
@@ -65,6 +72,8 @@ impl Driver {
                 attribute: symbol(handle, c"cuDeviceGetAttribute"),
                 device_uuid: symbol(handle, c"cuDeviceGetUuid_v2")
                     .or_else(|| symbol(handle, c"cuDeviceGetUuid")),
+                current_context: symbol(handle, c"cuCtxGetCurrent"),
+                exchange_capture_mode: symbol(handle, c"cuThreadExchangeStreamCaptureMode"),
             })
         }
     }
@@ -130,6 +139,45 @@ impl Driver {
             ]
         };
         (codes == [CUDA_SUCCESS; 3]).then_some((major * 10 + minor) as u32)
+    }
+
+    /// Clock in kHz and number of SMs of a device.
+    pub fn speed(&self, ordinal: u32) -> Option<(u32, u32)> {
+        let (mut device, mut clock, mut sms) = (0, 0, 0);
+        // SAFETY: each writes its first argument.
+        let codes = unsafe {
+            [
+                self.device_get?(&mut device, ordinal as c_int),
+                self.attribute?(&mut clock, CLOCK_RATE, device),
+                self.attribute?(&mut sms, MULTIPROCESSOR_COUNT, device),
+            ]
+        };
+        (codes == [CUDA_SUCCESS; 3]).then_some((clock as u32, sms as u32))
+    }
+
+    /// The context that is current on this thread, if any.
+    pub fn current_context(&self) -> Option<CUcontext> {
+        let mut context = CUcontext(std::ptr::null_mut());
+        // SAFETY: writes one handle.
+        let code = unsafe { self.current_context?(&mut context) };
+        (code == CUDA_SUCCESS && !context.0.is_null()).then_some(context)
+    }
+
+    /// Runs `act` with this thread in the relaxed capture mode: what it does neither fails because of a
+    /// stream capture somewhere in the process nor spoils it.
+    pub fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
+        let Some(exchange) = self.exchange_capture_mode else {
+            return act();
+        };
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: reads and writes one int.
+        let changed = unsafe { exchange(&mut mode) } == CUDA_SUCCESS;
+        let result = act();
+        if changed {
+            // SAFETY: as above; the thread's own mode goes back.
+            unsafe { exchange(&mut mode) };
+        }
+        result
     }
 
     /// UUIDs by ordinal; empty before `cuInit`.

@@ -17,6 +17,9 @@ pub type CUresult = u32;
 #[derive(Clone, Copy, Debug)]
 pub struct CUcontext(pub *mut c_void);
 
+// SAFETY: an opaque word, which CUPTI and the driver accept from any thread.
+unsafe impl Send for CUcontext {}
+
 /// `CUstream`, opaque: never followed by us. Small values name the default streams.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +132,10 @@ pub mod runtime_cbid {
 
 /// Callback ids of resource events (`CUpti_CallbackIdResource`).
 pub mod resource_cbid {
+    /// `CUPTI_CBID_RESOURCE_CONTEXT_CREATED`.
+    pub const CONTEXT_CREATED: u32 = 1;
+    /// `CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING`.
+    pub const CONTEXT_DESTROY_STARTING: u32 = 2;
     /// `CUPTI_CBID_RESOURCE_MODULE_LOADED`.
     pub const MODULE_LOADED: u32 = 6;
     /// `CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING`.

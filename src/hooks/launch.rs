@@ -17,6 +17,7 @@ use super::{boot, installed};
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::lifecycle;
 use crate::nvtx;
+use crate::pc::Pass;
 use crate::sampling::launch::Kind;
 use crate::sampling::switch::Generation;
 use crate::session::{self, Session};
@@ -28,6 +29,7 @@ struct Open {
     frame: usize,
     kind: Kind,
     generation: Option<Generation>,
+    pass: Pass,
     /// The id CUPTI gave on entry, until the launch was reported.
     id: Option<u32>,
     reported: bool,
@@ -37,6 +39,7 @@ const NONE: Open = Open {
     frame: 0,
     kind: Kind::Eager,
     generation: None,
+    pass: Pass::Free,
     id: None,
     reported: false,
 };
@@ -95,7 +98,11 @@ fn before(kind: Kind, cbid: u32, frame: usize) -> Passed {
         OPEN.set(NONE);
         close(session, outer);
     }
-    let generation = session.sampler.take(kind, session);
+    let pass = match &session.pc {
+        Some(pc) => pc.before_launch(session),
+        None => Pass::Free,
+    };
+    let generation = session.sampler.take(kind, pass == Pass::Window, session);
     if generation.is_some() {
         FAREWELL.try_with(|_| ()).ok();
     }
@@ -103,6 +110,7 @@ fn before(kind: Kind, cbid: u32, frame: usize) -> Passed {
         frame,
         kind,
         generation,
+        pass,
         ..NONE
     });
     Passed::Opened
@@ -124,8 +132,11 @@ fn after(passed: Passed, result: CUresult) {
     }
 }
 
-/// The end of a launch's part in the switch.
+/// The end of a launch's part in the switch, and in the gate of PC sampling.
 fn close(session: &Session, open: Open) {
+    if let Some(pc) = &session.pc {
+        pc.after_launch(session, open.pass);
+    }
     let Some(generation) = open.generation else {
         return;
     };

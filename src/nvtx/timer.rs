@@ -86,14 +86,14 @@ fn claim() -> bool {
 
 /// What is replayed to consumers that come: in a forked child only what has no lock of its parent's.
 enum Replay {
-    All(Metadata),
+    All(Box<Metadata>),
     Names(Joiner),
 }
 
 impl Replay {
     fn new() -> Self {
         match process::generation() {
-            0 => Self::All(Metadata::default()),
+            0 => Self::All(Box::default()),
             _ => Self::Names(Joiner::default()),
         }
     }

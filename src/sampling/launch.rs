@@ -115,10 +115,10 @@ impl Sampler {
     }
 
     /// A launch is about to go to the driver: whether it is sampled, and in which on-period. The
-    /// switch is joined then, until [`Switch::leave`].
-    pub fn take(&self, kind: Kind, activity: &impl Activity) -> Option<Generation> {
+    /// switch is joined then, until [`Switch::leave`]. `all`: it is sampled whatever the bucket says.
+    pub fn take(&self, kind: Kind, all: bool, activity: &impl Activity) -> Option<Generation> {
         let rate = self.rate_of(kind);
-        if !kind.with_bucket(|bucket| bucket.take(&Monotonic, rate)) {
+        if !all && !kind.with_bucket(|bucket| bucket.take(&Monotonic, rate)) {
             COUNTS.refuse(kind);
             return None;
         }
@@ -165,8 +165,8 @@ impl Sampler {
 
     /// [`Self::take`] and [`Self::begin`] where the launch is decided upon inside CUPTI's callback;
     /// gives the value for the slot.
-    pub fn enter(&self, launch: Launch, activity: &impl Activity) -> u64 {
-        let Some(generation) = self.take(launch.kind, activity) else {
+    pub fn enter(&self, launch: Launch, all: bool, activity: &impl Activity) -> u64 {
+        let Some(generation) = self.take(launch.kind, all, activity) else {
             return 0;
         };
         self.begin(launch);
@@ -256,10 +256,10 @@ mod tests {
         in_thread(|| {
             let sampler = Sampler::new(1e-3, 1e-3);
             sampler.switch.open();
-            assert_ne!(sampler.enter(launch(1, Kind::Eager), &Free), 0);
-            assert_eq!(sampler.enter(launch(2, Kind::Eager), &Free), 0);
-            assert_ne!(sampler.enter(launch(3, Kind::Graph), &Free), 0);
-            assert_eq!(sampler.enter(launch(4, Kind::Graph), &Free), 0);
+            assert_ne!(sampler.enter(launch(1, Kind::Eager), false, &Free), 0);
+            assert_eq!(sampler.enter(launch(2, Kind::Eager), false, &Free), 0);
+            assert_ne!(sampler.enter(launch(3, Kind::Graph), false, &Free), 0);
+            assert_eq!(sampler.enter(launch(4, Kind::Graph), false, &Free), 0);
         });
     }
 
@@ -269,7 +269,7 @@ mod tests {
             let sampler = Sampler::new(1e-3, 1e-3);
             sampler.switch.open();
             for outcome in [Outcome::Captured, Outcome::Failed] {
-                let slot = sampler.enter(launch(1, Kind::Eager), &Free);
+                let slot = sampler.enter(launch(1, Kind::Eager), false, &Free);
                 assert_ne!(slot, 0, "{outcome:?}");
                 sampler.exit(
                     launch(1, Kind::Eager),
@@ -279,7 +279,7 @@ mod tests {
                     &Free,
                 );
             }
-            assert_ne!(sampler.enter(launch(2, Kind::Eager), &Free), 0);
+            assert_ne!(sampler.enter(launch(2, Kind::Eager), false, &Free), 0);
         });
     }
 
@@ -287,9 +287,9 @@ mod tests {
     fn a_closed_switch_takes_nothing_and_keeps_the_token() {
         in_thread(|| {
             let sampler = Sampler::new(1e-3, 1e-3);
-            assert_eq!(sampler.enter(launch(1, Kind::Eager), &Free), 0);
+            assert_eq!(sampler.enter(launch(1, Kind::Eager), false, &Free), 0);
             sampler.switch.open();
-            assert_ne!(sampler.enter(launch(2, Kind::Eager), &Free), 0);
+            assert_ne!(sampler.enter(launch(2, Kind::Eager), false, &Free), 0);
         });
     }
 
@@ -298,7 +298,7 @@ mod tests {
         in_thread(|| {
             let sampler = Sampler::new(1e9, 1e9);
             sampler.switch.open();
-            let slot = sampler.enter(launch(1, Kind::Eager), &Free);
+            let slot = sampler.enter(launch(1, Kind::Eager), false, &Free);
             assert!(sampler.switch.close(&Free));
             sampler.switch.open();
             let exit = |slot| {

@@ -1,0 +1,233 @@
+//! The contexts of the process, as CUPTI's events and launches tell of them.
+//!
+//! CUPTI tells of creation and destruction while we are the subscriber, and of nothing before and after. So a
+//! context is *confirmed* when CUPTI told of it, or of a launch in it, under the present subscription; only
+//! confirmed ones are handed to CUPTI, since another may not exist any more. The lock is held for bookkeeping
+//! only.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::cupti::sys::CUcontext;
+
+/// How far a context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Known, nothing was done.
+    Found,
+    /// A thread is setting it up.
+    SettingUp,
+    /// Sampled.
+    On,
+    /// CUPTI refused; told.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Entry {
+    context: usize,
+    /// CUPTI's id, which no second context gets; `None` until a launch told it.
+    uid: Option<u32>,
+    phase: Phase,
+    confirmed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Contexts {
+    entries: Mutex<Vec<Entry>>,
+    /// Counts changes after which a launch has to tell its context again; never 0.
+    era: AtomicU32,
+}
+
+thread_local! {
+    // Era, id and address of the context that the last launch of this thread told. No destructor.
+    static LAST: Cell<(u32, u32, usize)> = const { Cell::new((0, 0, 0)) };
+}
+
+impl Contexts {
+    /// None.
+    pub fn new() -> Self {
+        Self {
+            entries: Mutex::new(Vec::new()),
+            era: AtomicU32::new(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// CUPTI tells of a new context.
+    pub fn created(&self, context: CUcontext) {
+        let context = context.0.addr();
+        let mut entries = self.lock();
+        entries.retain(|entry| entry.context != context);
+        entries.push(Entry {
+            context,
+            uid: None,
+            phase: Phase::Found,
+            confirmed: true,
+        });
+    }
+
+    /// A sampled launch was in this context.
+    pub fn launched(&self, context: CUcontext, uid: u32) {
+        let context = context.0.addr();
+        let now = (self.era.load(Ordering::Relaxed), uid, context);
+        if LAST.get() == now || context == 0 {
+            return;
+        }
+        LAST.set(now);
+        let mut entries = self.lock();
+        // An address is used again once its context is gone.
+        entries.retain(|entry| entry.context != context || entry.uid.is_none_or(|id| id == uid));
+        match entries.iter_mut().find(|entry| entry.context == context) {
+            Some(entry) => {
+                entry.uid = Some(uid);
+                entry.confirmed = true;
+            }
+            None => entries.push(Entry {
+                context,
+                uid: Some(uid),
+                phase: Phase::Found,
+                confirmed: true,
+            }),
+        }
+    }
+
+    /// CUPTI tells that a context goes: it is forgotten, unless a thread is setting it up. Gives how far it
+    /// was.
+    pub fn destroyed(&self, context: CUcontext) -> Option<Phase> {
+        let mut entries = self.lock();
+        let at = entries
+            .iter()
+            .position(|entry| entry.context == context.0.addr())?;
+        match entries[at].phase {
+            Phase::SettingUp => Some(Phase::SettingUp),
+            _ => Some(entries.swap_remove(at).phase),
+        }
+    }
+
+    /// Forgets a context, whoever is at work on it.
+    pub fn forget(&self, context: CUcontext) {
+        self.lock()
+            .retain(|entry| entry.context != context.0.addr());
+    }
+
+    /// The subscription ended: what happens to contexts from now on nobody tells.
+    pub fn doubt_all(&self) {
+        for entry in self.lock().iter_mut() {
+            entry.confirmed = false;
+        }
+        self.era.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes a context that is to be set up; the caller tells the outcome with [`Self::settle`].
+    pub fn to_set_up(&self) -> Option<CUcontext> {
+        let mut entries = self.lock();
+        let entry = entries
+            .iter_mut()
+            .find(|entry| entry.phase == Phase::Found && entry.confirmed)?;
+        entry.phase = Phase::SettingUp;
+        Some(CUcontext(entry.context as *mut _))
+    }
+
+    /// Takes this context, if it is to be set up.
+    pub fn take(&self, context: CUcontext) -> bool {
+        let mut entries = self.lock();
+        let entry = entries
+            .iter_mut()
+            .find(|entry| entry.context == context.0.addr() && entry.phase == Phase::Found);
+        entry.map(|entry| entry.phase = Phase::SettingUp).is_some()
+    }
+
+    /// How setting a context up ended; nothing if it is gone by now.
+    pub fn settle(&self, context: CUcontext, phase: Phase) {
+        let mut entries = self.lock();
+        if let Some(entry) = entries
+            .iter_mut()
+            .find(|entry| entry.context == context.0.addr())
+        {
+            entry.phase = phase;
+        }
+    }
+
+    /// Whether a context is sampled and certain to exist.
+    pub fn is_on(&self, context: CUcontext) -> bool {
+        self.lock().iter().any(|entry| {
+            entry.context == context.0.addr() && entry.phase == Phase::On && entry.confirmed
+        })
+    }
+
+    /// The contexts that are sampled and certain to exist.
+    pub fn on(&self, into: &mut Vec<CUcontext>) {
+        into.clear();
+        let entries = self.lock();
+        let on = entries
+            .iter()
+            .filter(|entry| entry.phase == Phase::On && entry.confirmed);
+        into.extend(on.map(|entry| CUcontext(entry.context as *mut _)));
+    }
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Contexts, Phase};
+    use crate::cupti::sys::CUcontext;
+
+    fn context(at: usize) -> CUcontext {
+        CUcontext(at as *mut _)
+    }
+
+    fn on(contexts: &Contexts) -> Vec<usize> {
+        let mut list = Vec::new();
+        contexts.on(&mut list);
+        list.iter().map(|context| context.0.addr()).collect()
+    }
+
+    #[test]
+    fn a_context_is_set_up_once_and_forgotten_when_it_goes() {
+        let contexts = Contexts::new();
+        contexts.created(context(8));
+        contexts.launched(context(8), 1);
+        assert!(contexts.take(context(8)));
+        assert!(!contexts.take(context(8)));
+        assert!(contexts.to_set_up().is_none());
+        assert!(on(&contexts).is_empty());
+        contexts.settle(context(8), Phase::On);
+        assert_eq!(on(&contexts), [8]);
+        assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
+        assert_eq!(contexts.destroyed(context(8)), None);
+        assert!(on(&contexts).is_empty());
+    }
+
+    #[test]
+    fn after_a_subscription_only_a_launch_confirms() {
+        let contexts = Contexts::new();
+        contexts.launched(context(8), 1);
+        contexts.launched(context(16), 2);
+        while let Some(context) = contexts.to_set_up() {
+            contexts.settle(context, Phase::On);
+        }
+        assert_eq!(on(&contexts), [8, 16]);
+        contexts.doubt_all();
+        assert!(on(&contexts).is_empty());
+        contexts.launched(context(16), 2);
+        assert_eq!(on(&contexts), [16]);
+        // The first one is gone, and another is at its address.
+        contexts.launched(context(8), 3);
+        assert_eq!(on(&contexts), [16]);
+        assert_eq!(
+            contexts.to_set_up().map(|context| context.0.addr()),
+            Some(8)
+        );
+    }
+}

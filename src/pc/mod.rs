@@ -1,0 +1,35 @@
+//! PC sampling: where inside a kernel the GPU waits.
+//!
+//! On where `PARCAGPU_PC_SAMPLING_RATE` is set and somebody listens to `pc_sample_batch`. What CUPTI can do
+//! in somebody else's program decides the shape (measured on an H200 with CUDA 13.0):
+//!
+//! - `cuptiPCSamplingStart`, `Stop` and `Disable` take a lock of CUPTI's and then the context's; a launch
+//!   takes them the other way round. Called while *any* thread is inside a launch they never return.
+//!   `Enable` and `GetData` take CUPTI's lock only, and are safe at any time, from any thread.
+//! - `Stop` and `Disable` in continuous mode wait for every kernel that is queued.
+//!
+//! So in **continuous** mode a context is enabled once, when the first consumer is there, and never stopped
+//! before it is destroyed: the hardware goes on (no measurable cost in kernels, half a microsecond a launch),
+//! and what nobody wants is thrown away. The rate is held by windows of one drain interval ([`window`],
+//! [`controller`]); outside of them samples are fetched only to be dropped. In **serialized** mode sampling
+//! starts and stops at launch boundaries, behind a gate that keeps other launches out for those few
+//! microseconds ([`serial`]).
+//!
+//! Threads: our own thread drains ten times a second and sets contexts up; the program's threads tell of
+//! contexts ([`contexts`]) and, where one is destroyed or a module unloaded, drain once more. The only lock
+//! held across a CUPTI call is [`drain`]'s, and it is only ever tried.
+
+pub mod api;
+pub mod contexts;
+pub mod controller;
+pub mod crc;
+pub mod drain;
+pub mod metadata;
+pub mod refusal;
+pub mod sampling;
+pub mod serial;
+pub mod setup;
+pub mod sys;
+pub mod window;
+
+pub use sampling::{Pass, Sampling};

@@ -1,0 +1,512 @@
+//! PC sampling of the process: what our thread does ten times a second, and what contexts tell.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
+use parcagpu_abi::status::Counter;
+
+use super::api::Functions;
+use super::contexts::{Contexts, Phase};
+use super::drain::{Brought, Drain};
+use super::serial::Serial;
+use super::sys::{API_VERSION_12_4, DRIVER_12_8};
+use super::window::{INTERVAL, Windows};
+use super::{refusal, setup};
+use crate::config::{Config, PcSamplingMode};
+use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::sys::CUcontext;
+use crate::entry::Inside;
+use crate::session::Session;
+use crate::{clock, errors, probes, status};
+
+const SECOND: u64 = 1_000_000_000;
+/// Samples that nobody wants are dropped this often, ns.
+const DROP_PERIOD: u64 = SECOND;
+/// Longest time that a thread which destroys a context, or unloads a module, waits for our thread.
+const TURN_LIMIT: Duration = Duration::from_millis(50);
+/// Longest time that a thread which destroys a context waits for one that sets it up.
+const SET_UP_LIMIT: Duration = Duration::from_millis(500);
+/// Launches without a sample for so long are told, ns.
+const SILENCE: u64 = 10 * SECOND;
+/// Turns in a row that lose samples until it is told.
+const FULL_TOLD: u32 = 30;
+
+/// What the configuration asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// See [`PcSamplingMode`].
+    pub mode: PcSamplingMode,
+    /// log2 of cycles; 0: CUPTI's choice.
+    pub factor: u32,
+    /// Bytes; 0: CUPTI's choice.
+    pub hardware_buffer: u64,
+    /// Pairs per second; 0: fixed probability.
+    pub target: f64,
+}
+
+/// What one thread at a time works with.
+struct Turns {
+    drain: Drain,
+    windows: Windows,
+    /// The present interval is a window.
+    window: bool,
+    /// Pairs it has brought.
+    pairs: u64,
+    contexts: Vec<CUcontext>,
+    last: u64,
+    /// Until when CUPTI is not asked, after it said that somebody else has the counters.
+    pause: u64,
+    /// Turns in a row that found the hardware's buffer full.
+    full: u32,
+    /// When the last sample came, and the launches sampled by then.
+    heard: (u64, u64),
+}
+
+/// How a launch is let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Nobody keeps count of launches.
+    Free,
+    /// It is counted.
+    Gate,
+    /// It is counted, and inside a window: it has to be announced.
+    Window,
+}
+
+/// See the module.
+pub struct Sampling {
+    wanted: Wanted,
+    contexts: Contexts,
+    serial: Serial,
+    /// Held across CUPTI calls, and therefore only ever tried.
+    turns: Mutex<Turns>,
+    /// Somebody wants samples, and this process can give them.
+    on: AtomicBool,
+    /// It cannot; told.
+    off: AtomicBool,
+    /// Contexts are confirmed under a subscription that goes on.
+    subscribed: AtomicBool,
+    /// Stall reasons of a record, at most.
+    slots: AtomicUsize,
+}
+
+impl Sampling {
+    /// As the configuration asks; `None` if it does not.
+    pub fn new(config: &Config) -> Option<Self> {
+        let target = config.pc_sampling_rate?;
+        Some(Self {
+            wanted: Wanted {
+                mode: config.pc_sampling_mode,
+                factor: config.sampling_factor,
+                hardware_buffer: u64::from(config.pc_hw_buffer_mb) << 20,
+                target,
+            },
+            contexts: Contexts::new(),
+            serial: Serial::default(),
+            turns: Mutex::new(Turns {
+                drain: Drain::default(),
+                windows: Windows::new(target, clock::monotonic_ns()),
+                window: false,
+                pairs: 0,
+                contexts: Vec::new(),
+                last: 0,
+                pause: 0,
+                full: 0,
+                heard: (0, 0),
+            }),
+            on: AtomicBool::new(false),
+            off: AtomicBool::new(false),
+            subscribed: AtomicBool::new(false),
+            slots: AtomicUsize::new(STALL_REASON_SLOTS),
+        })
+    }
+
+    fn is_serialized(&self) -> bool {
+        self.wanted.mode == PcSamplingMode::Serialized
+    }
+
+    /// The functions, where this process can be sampled; otherwise says why not, once.
+    fn functions<'a>(&self, session: &Session, api: &'a Api) -> Option<&'a Functions> {
+        if self.off.load(Ordering::Relaxed) {
+            return None;
+        }
+        let driver = session.driver().and_then(|driver| driver.version());
+        let why = match (api.pc_sampling(), driver) {
+            (Err(name), _) => format!("libcupti has no function {name}"),
+            _ if api.version < API_VERSION_12_4 => format!(
+                "libcupti's version {} is older than that of CUDA 12.4 ({API_VERSION_12_4})",
+                api.version
+            ),
+            (_, Some(version)) if version < DRIVER_12_8 => format!(
+                "the driver is for CUDA {}.{}, and 12.8 is needed",
+                version / 1000,
+                version % 1000 / 10
+            ),
+            (Ok(functions), _) => return Some(functions),
+        };
+        self.off.store(true, Ordering::Relaxed);
+        refusal::tell_off(&why);
+        None
+    }
+
+    /// One look, while we are CUPTI's only subscriber.
+    pub fn look(&self, session: &Session, now: u64) {
+        let Some(api) = session.api() else { return };
+        self.subscribed.store(true, Ordering::Relaxed);
+        let wanted = probes::pc_sample_batch::enabled();
+        let functions = match wanted {
+            true => self.functions(session, api),
+            false => None,
+        };
+        let was_on = self.on.swap(functions.is_some(), Ordering::Relaxed);
+        let Some(functions) = functions else {
+            if was_on {
+                self.close_window(session, api);
+            }
+            return;
+        };
+        // One at a time: each takes a tenth of a second, and others may want the machine.
+        if let Some(context) = self.contexts.to_set_up() {
+            self.set_up(session, api, functions, context);
+        }
+        if let Some(mut turns) = self.try_turns() {
+            self.turn(&mut turns, session, functions, now);
+        }
+    }
+
+    /// The subscription ended, or CUPTI is not ours alone any more: contexts are left as they are.
+    pub fn rest(&self, session: &Session) {
+        if !self.subscribed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if self.on.swap(false, Ordering::Relaxed)
+            && let Some(api) = session.api()
+        {
+            self.close_window(session, api);
+        }
+        self.contexts.doubt_all();
+    }
+
+    fn close_window(&self, session: &Session, api: &Api) {
+        if self.is_serialized()
+            && let (Ok(functions), Some(driver)) = (api.pc_sampling(), session.driver())
+        {
+            self.serial.cancel();
+            self.serial.close_if_older(0, functions, driver);
+        }
+    }
+
+    fn try_turns(&self) -> Option<MutexGuard<'_, Turns>> {
+        match self.turns.try_lock() {
+            Ok(turns) => Some(turns),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn turns_within(&self, limit: Duration) -> Option<MutexGuard<'_, Turns>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(turns) = self.try_turns() {
+                return Some(turns);
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// The end of an interval and the beginning of the next.
+    fn turn(&self, turns: &mut Turns, session: &Session, functions: &Functions, now: u64) {
+        if self.is_serialized() {
+            return self.serialized_turn(turns, session, functions, now);
+        }
+        let ended = turns.window;
+        let begins = turns.windows.begins();
+        // What lies between two windows goes before the next one begins.
+        if ended || begins || now.saturating_sub(turns.last) >= DROP_PERIOD {
+            self.fetch(turns, functions, ended, now);
+        }
+        if ended {
+            self.window_ended(turns, now);
+        }
+        turns.window = begins;
+    }
+
+    fn serialized_turn(
+        &self,
+        turns: &mut Turns,
+        session: &Session,
+        functions: &Functions,
+        now: u64,
+    ) {
+        let Some(driver) = session.driver() else {
+            return;
+        };
+        // A program that launches no more does not close it.
+        self.serial.close_if_older(2 * INTERVAL, functions, driver);
+        if turns.window && !self.serial.cancel() {
+            return;
+        }
+        if turns.window || now.saturating_sub(turns.last) >= DROP_PERIOD {
+            self.fetch(turns, functions, true, now);
+        }
+        if turns.window {
+            self.window_ended(turns, now);
+        }
+        turns.window = turns.windows.begins();
+        if turns.window {
+            self.serial.request();
+        }
+    }
+
+    fn window_ended(&self, turns: &mut Turns, now: u64) {
+        let pairs = std::mem::take(&mut turns.pairs);
+        turns.windows.ended(now, pairs);
+        if !turns.contexts.is_empty() {
+            status::block().add(Counter::PcWindows, 1);
+        }
+    }
+
+    /// Fetches what every context has.
+    fn fetch(&self, turns: &mut Turns, functions: &Functions, deliver: bool, now: u64) {
+        turns.last = now;
+        let mut contexts = std::mem::take(&mut turns.contexts);
+        self.contexts.on(&mut contexts);
+        status::block().counters[Counter::PcContexts as usize]
+            .store(contexts.len() as u64, Ordering::Relaxed);
+        let mut total = 0;
+        if now >= turns.pause {
+            for context in &contexts {
+                total += self.fetch_one(turns, functions, *context, deliver, now);
+            }
+            self.listen(turns, total, contexts.is_empty(), now);
+        }
+        turns.contexts = contexts;
+    }
+
+    fn fetch_one(
+        &self,
+        turns: &mut Turns,
+        functions: &Functions,
+        context: CUcontext,
+        deliver: bool,
+        now: u64,
+    ) -> u64 {
+        let slots = self.slots.load(Ordering::Relaxed);
+        match turns.drain.turn(functions, context, slots, deliver) {
+            Ok(brought) => {
+                turns.full = 0;
+                self.count(turns, brought)
+            }
+            Err(error) => {
+                self.failed(turns, context, error, now);
+                0
+            }
+        }
+    }
+
+    fn count(&self, turns: &mut Turns, brought: Brought) -> u64 {
+        turns.pairs += brought.pairs;
+        brought.total
+    }
+
+    fn failed(&self, turns: &mut Turns, context: CUcontext, error: CuptiError, now: u64) {
+        match error.code {
+            // The hardware was faster than CUPTI's own thread; the next turn may find samples again.
+            8 => {
+                status::block().add(Counter::PcBufferFull, 1);
+                turns.full += 1;
+                if turns.full == FULL_TOLD {
+                    errors::report(
+                        8,
+                        refusal::COMPONENT,
+                        &format!(
+                            "PC samples are lost: the hardware's buffer is full all the time; raise \
+                             PARCAGPU_SAMPLING_FACTOR (it is {}) or PARCAGPU_PC_HW_BUFFER_MB",
+                            match self.wanted.factor {
+                                0 => "CUPTI's choice".to_owned(),
+                                factor => factor.to_string(),
+                            }
+                        ),
+                    );
+                }
+            }
+            // Somebody else has the counters.
+            999 => {
+                refusal::tell(error);
+                turns.pause = now + SECOND;
+            }
+            _ => {
+                refusal::tell(error);
+                self.contexts.settle(context, Phase::Refused);
+            }
+        }
+    }
+
+    /// Launches, but no samples: some GPUs fall silent when the period is set.
+    fn listen(&self, turns: &mut Turns, total: u64, idle: bool, now: u64) {
+        let block = status::block();
+        let launches = block
+            .get(Counter::EagerSampled)
+            .wrapping_add(block.get(Counter::GraphSampled));
+        let (since, before) = turns.heard;
+        if total > 0 || idle || since == 0 || turns.full > 0 {
+            turns.heard = (now, launches);
+        } else if now.saturating_sub(since) >= SILENCE && launches.wrapping_sub(before) >= 10 {
+            turns.heard = (now, launches);
+            let period = match self.wanted.factor {
+                0 => "CUPTI's own period".to_owned(),
+                factor => format!(
+                    "a period of 2^{factor} cycles; if kernels run longer than that, try \
+                     PARCAGPU_SAMPLING_FACTOR=0, since some GPUs sample at CUPTI's own period only"
+                ),
+            };
+            errors::report(
+                0,
+                refusal::COMPONENT,
+                &format!("the GPU runs kernels and gives no PC samples at {period}"),
+            );
+        }
+    }
+
+    fn set_up(&self, session: &Session, api: &Api, functions: &Functions, context: CUcontext) {
+        let _ours = Inside::nested();
+        let set_up = || setup::set_up(api, functions, session.driver(), context, &self.wanted);
+        let outcome = match session.driver() {
+            Some(driver) => driver.beside_captures(set_up),
+            None => set_up(),
+        };
+        let phase = match outcome {
+            Ok(slots) => {
+                self.slots.fetch_max(slots, Ordering::Relaxed);
+                Phase::On
+            }
+            Err(error) => {
+                refusal::tell(error);
+                Phase::Refused
+            }
+        };
+        self.contexts.settle(context, phase);
+    }
+
+    /// A context was created, and this is the thread that did it: nothing of it is missed.
+    pub fn created(&self, session: &Session, context: CUcontext) {
+        self.contexts.created(context);
+        if self.on.load(Ordering::Relaxed)
+            && let Some(api) = session.api()
+            && let Some(functions) = self.functions(session, api)
+            && self.contexts.take(context)
+        {
+            self.set_up(session, api, functions, context);
+        }
+    }
+
+    /// A context is about to be destroyed by this thread: its last samples are taken.
+    pub fn destroyed(&self, session: &Session, context: CUcontext) {
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        let phase = loop {
+            match self.contexts.destroyed(context) {
+                Some(Phase::SettingUp) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                phase => break phase,
+            }
+        };
+        self.contexts.forget(context);
+        self.serial.destroyed(context);
+        if phase != Some(Phase::On) {
+            return;
+        }
+        let Some(Ok(functions)) = session.api().map(Api::pc_sampling) else {
+            return;
+        };
+        let mut turns = self.turns_within(TURN_LIMIT);
+        let deliver = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();
+        if let Some(turns) = &mut turns {
+            let now = clock::monotonic_ns();
+            self.fetch_one(turns, functions, context, deliver, now);
+        }
+        let left = setup::take_down(functions, context);
+        if let (Some(turns), Some(left)) = (&mut turns, left) {
+            let brought = turns.drain.left_behind(*left, deliver);
+            self.count(turns, brought);
+        }
+    }
+
+    /// A module of a context goes, and the meaning of its PCs with it.
+    pub fn unloading(&self, session: &Session, context: CUcontext) {
+        if !self.contexts.is_on(context) {
+            return;
+        }
+        let Some(Ok(functions)) = session.api().map(Api::pc_sampling) else {
+            return;
+        };
+        if let Some(mut turns) = self.turns_within(TURN_LIMIT) {
+            let deliver = turns.window || self.is_serialized();
+            self.fetch_one(
+                &mut turns,
+                functions,
+                context,
+                deliver,
+                clock::monotonic_ns(),
+            );
+        }
+    }
+
+    /// A sampled launch was in this context.
+    #[inline]
+    pub fn launched(&self, context: CUcontext, uid: u32) {
+        if self.on.load(Ordering::Relaxed) {
+            self.contexts.launched(context, uid);
+        }
+    }
+
+    /// A launch begins on this thread. What this gives goes to [`Self::after_launch`].
+    #[inline]
+    pub fn before_launch(&self, session: &Session) -> Pass {
+        if !self.is_serialized() {
+            return Pass::Free;
+        }
+        match (session.api().map(Api::pc_sampling), session.driver()) {
+            (Some(Ok(functions)), Some(driver)) => {
+                match self
+                    .serial
+                    .before(functions, driver, |context| self.contexts.is_on(context))
+                {
+                    true => Pass::Window,
+                    false => Pass::Gate,
+                }
+            }
+            _ => Pass::Free,
+        }
+    }
+
+    /// That launch returned.
+    #[inline]
+    pub fn after_launch(&self, session: &Session, pass: Pass) {
+        if pass != Pass::Free
+            && let (Some(Ok(functions)), Some(driver)) =
+                (session.api().map(Api::pc_sampling), session.driver())
+        {
+            self.serial.after(functions, driver);
+        }
+    }
+
+    /// The process ends: what the present window has brought is delivered.
+    pub fn finish(&self, session: &Session) {
+        if !self.on.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if let (Some(Ok(functions)), Some(mut turns)) = (
+            session.api().map(Api::pc_sampling),
+            self.turns_within(TURN_LIMIT),
+        ) && (turns.window || self.is_serialized())
+        {
+            self.fetch(&mut turns, functions, true, clock::monotonic_ns());
+        }
+    }
+}

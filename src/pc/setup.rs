@@ -1,0 +1,167 @@
+//! Preparing one context, and taking it down when it is destroyed.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
+
+use super::api::Functions;
+use super::drain::Records;
+use super::metadata::{self, GpuConfig};
+use super::sampling::Wanted;
+use super::sys::{
+    ATTRIBUTE_COLLECTION_MODE, ATTRIBUTE_DATA_BUFFER, ATTRIBUTE_HARDWARE_BUFFER, ATTRIBUTE_PERIOD,
+    ATTRIBUTE_SCRATCH, ATTRIBUTE_START_STOP, COLLECTION_CONTINUOUS, COLLECTION_SERIALIZED,
+    ConfigurationInfo, Data,
+};
+use super::{crc, refusal};
+use crate::config::PcSamplingMode;
+use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::driver::Driver;
+use crate::cupti::sys::CUcontext;
+use crate::errors;
+
+/// CUPTI's memory for parsed records: some 88,000 PCs with every reason, by its documentation's figure.
+const SCRATCH: u64 = 16 << 20;
+/// Records that CUPTI can leave behind when sampling of a context ends.
+const LEFT_BEHIND: usize = 1024;
+
+/// Buffers that CUPTI knows, by context. The lock is held for bookkeeping only.
+static LEFT: Mutex<Option<HashMap<usize, Box<Records>>>> = Mutex::new(None);
+
+fn info(attribute: u32, value: u64) -> ConfigurationInfo {
+    ConfigurationInfo {
+        attribute,
+        status: 0,
+        data: [value, 0, 0],
+    }
+}
+
+/// Prepares a context; sampling is on afterwards, or can be started. Gives the number of stall reasons.
+pub fn set_up(
+    api: &Api,
+    functions: &Functions,
+    driver: Option<&Driver>,
+    context: CUcontext,
+    wanted: &Wanted,
+) -> Result<usize, CuptiError> {
+    crc::register(functions);
+    functions.enable(context)?;
+    let reasons = functions.stall_reasons(context)?;
+    let slots = reasons.len().max(STALL_REASON_SLOTS);
+    let mut left = Box::new(Records::new(LEFT_BEHIND, slots));
+    let serialized = wanted.mode == PcSamplingMode::Serialized;
+    let mode = if serialized {
+        COLLECTION_SERIALIZED
+    } else {
+        COLLECTION_CONTINUOUS
+    };
+    let buffer: *mut Data = left.empty();
+    let mut infos = vec![
+        info(ATTRIBUTE_DATA_BUFFER, buffer as u64),
+        info(ATTRIBUTE_COLLECTION_MODE, mode),
+        info(ATTRIBUTE_START_STOP, serialized.into()),
+        info(ATTRIBUTE_SCRATCH, SCRATCH),
+    ];
+    if wanted.factor != 0 {
+        infos.push(info(ATTRIBUTE_PERIOD, wanted.factor.into()));
+    }
+    if wanted.hardware_buffer != 0 {
+        infos.push(info(ATTRIBUTE_HARDWARE_BUFFER, wanted.hardware_buffer));
+    }
+    configure(functions, context, &mut infos)?;
+    let mut buffers = LEFT.lock().unwrap_or_else(|e| e.into_inner());
+    let buffers = buffers.get_or_insert_with(HashMap::new);
+    // One of an earlier context at the same address, whose end nobody told, may still be known to CUPTI.
+    if let Some(earlier) = buffers.insert(context.0.addr(), left) {
+        std::mem::forget(earlier);
+    }
+    metadata::keep_reasons(&reasons);
+    publish(api, functions, driver, context, wanted);
+    Ok(slots)
+}
+
+/// Sets the attributes. What the user chose and CUPTI refuses is told and left to CUPTI.
+fn configure(
+    functions: &Functions,
+    context: CUcontext,
+    infos: &mut Vec<ConfigurationInfo>,
+) -> Result<(), CuptiError> {
+    // SAFETY: the data buffer lives on the heap until the context is gone; the others are numbers.
+    let Err(error) = (unsafe { functions.configure(context, infos) }) else {
+        return Ok(());
+    };
+    let before = infos.len();
+    infos.retain(|info| {
+        let choice = match info.attribute {
+            ATTRIBUTE_PERIOD => "PARCAGPU_SAMPLING_FACTOR",
+            ATTRIBUTE_HARDWARE_BUFFER => "PARCAGPU_PC_HW_BUFFER_MB",
+            _ => return true,
+        };
+        if info.status == 0 {
+            return true;
+        }
+        let shown = match info.attribute {
+            ATTRIBUTE_HARDWARE_BUFFER => info.data[0] >> 20,
+            _ => info.data[0],
+        };
+        errors::report(
+            error.code as i32,
+            refusal::COMPONENT,
+            &format!("CUPTI does not accept {choice}={shown} on this GPU; its own choice is used"),
+        );
+        false
+    });
+    if infos.len() == before {
+        return Err(error);
+    }
+    // SAFETY: as above.
+    unsafe { functions.configure(context, infos) }
+}
+
+/// Tells what turns samples of this context into time.
+fn publish(
+    api: &Api,
+    functions: &Functions,
+    driver: Option<&Driver>,
+    context: CUcontext,
+    wanted: &Wanted,
+) {
+    let factor = match wanted.factor {
+        0 => functions.attribute(context, ATTRIBUTE_PERIOD),
+        _ => functions
+            .attribute(context, ATTRIBUTE_PERIOD)
+            .or(Ok(wanted.factor.into())),
+    };
+    let Ok(factor) = factor.inspect_err(|error| refusal::tell(*error)) else {
+        return;
+    };
+    let Some(device) = api.device_of(context) else {
+        return;
+    };
+    let Some((clock_khz, sm_count)) = driver.and_then(|driver| driver.speed(device)) else {
+        return;
+    };
+    metadata::keep_config(GpuConfig {
+        device,
+        factor: factor as u32,
+        clock_khz,
+        sm_count,
+    });
+}
+
+/// Ends sampling of a context that is being destroyed, on the thread that does it: nobody else may use it
+/// any more. Gives the records that CUPTI left behind.
+pub fn take_down(functions: &Functions, context: CUcontext) -> Option<Box<Records>> {
+    let ended = functions.disable(context);
+    let mut buffers = LEFT.lock().unwrap_or_else(|e| e.into_inner());
+    let records = buffers.as_mut()?.remove(&context.0.addr())?;
+    match ended {
+        Ok(()) => Some(records),
+        Err(_) => {
+            // CUPTI may still know it.
+            std::mem::forget(records);
+            None
+        }
+    }
+}

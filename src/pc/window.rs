@@ -1,0 +1,162 @@
+//! Which intervals are windows.
+//!
+//! Not a coin for each: the probabilities of the intervals are added up, and each unit of the sum has exactly
+//! one window, at a point drawn anew. So every interval has its chance, nothing can lock onto a period of the
+//! program, and the number of windows strays from the wanted one by less than two.
+
+use super::controller::Controller;
+
+/// Length of an interval, and of a window, ns: how often our thread looks.
+pub const INTERVAL: u64 = 100_000_000;
+
+/// The windows of a process. Times are `CLOCK_MONOTONIC` ns.
+#[derive(Debug)]
+pub struct Windows {
+    controller: Controller,
+    /// Sum of the probabilities of all intervals so far.
+    sum: f64,
+    /// The sum at which the next window comes.
+    next: f64,
+    random: u64,
+}
+
+impl Windows {
+    /// Windows for a target in pairs per second; `seed` makes processes differ. The first interval is one, so
+    /// that a short program shows something and the controller knows what a window brings.
+    pub fn new(target: f64, seed: u64) -> Self {
+        Self {
+            controller: Controller::new(target, INTERVAL),
+            sum: 0.0,
+            next: 0.0,
+            random: seed | 1,
+        }
+    }
+
+    /// Whether the interval that begins now is a window.
+    pub fn begins(&mut self) -> bool {
+        self.sum += self.controller.probability();
+        if self.sum < self.next {
+            return false;
+        }
+        // The sum grows without end in a process that lives for months.
+        let unit = self.next.floor();
+        self.sum -= unit;
+        self.next = 1.0 + self.draw();
+        true
+    }
+
+    /// A window that ended brought `pairs`.
+    pub fn ended(&mut self, now: u64, pairs: u64) {
+        self.controller.window(now, pairs);
+    }
+
+    /// The probability in force.
+    pub fn probability(&self) -> f64 {
+        self.controller.probability()
+    }
+
+    /// In [0, 1): Marsaglia's xorshift64.
+    fn draw(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{INTERVAL, Windows};
+
+    const SECOND: u64 = 1_000_000_000;
+    const PER_SECOND: u64 = SECOND / INTERVAL;
+
+    /// Pairs delivered per second between two moments, s, of a load that brings `load(interval)` pairs in a
+    /// window.
+    fn rate(target: f64, load: impl Fn(u64) -> u64, from: u64, to: u64) -> f64 {
+        let mut delivered = 0;
+        for seed in 1..=8u64 {
+            let mut windows = Windows::new(target, seed * 0x9E37_79B9);
+            for interval in 0..to * PER_SECOND {
+                if windows.begins() {
+                    let pairs = load(interval);
+                    if interval >= from * PER_SECOND {
+                        delivered += pairs;
+                    }
+                    windows.ended((interval + 1) * INTERVAL, pairs);
+                }
+            }
+        }
+        delivered as f64 / 8.0 / (to - from) as f64
+    }
+
+    #[test]
+    fn steady_load_is_held_within_a_quarter_after_fifteen_seconds() {
+        // Pairs per window: a few kernels; a model in training.
+        for (target, pairs) in [
+            (100.0, 230),
+            (1000.0, 230),
+            (100.0, 40),
+            (1000.0, 2000),
+            (50.0, 500),
+        ] {
+            let rate = rate(target, |_| pairs, 15, 75);
+            assert!(
+                (rate / target - 1.0).abs() < 0.25,
+                "{pairs} for {target}: {rate}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_less_comes_everything_is_taken() {
+        assert_eq!(rate(1000.0, |_| 20, 15, 30), 200.0);
+        // One launch a second, of five pairs.
+        let sparse = rate(100.0, |i| if i % PER_SECOND == 3 { 5 } else { 0 }, 15, 60);
+        assert_eq!(sparse, 5.0);
+    }
+
+    #[test]
+    fn bursts_neither_silence_nor_flood() {
+        // Half a second of load in every two, and ten seconds of it in every forty.
+        let short = rate(100.0, |i| if i % 20 < 5 { 400 } else { 0 }, 15, 135);
+        assert!((short / 100.0 - 1.0).abs() < 0.4, "{short}");
+        let long = rate(100.0, |i| if i % 400 < 100 { 400 } else { 0 }, 40, 240);
+        assert!((25.0..200.0).contains(&long), "{long}");
+    }
+
+    #[test]
+    fn a_program_in_step_with_the_windows_is_not_missed() {
+        // Every tenth interval has all the load; the wanted probability is a tenth.
+        let rate = rate(100.0, |i| if i % 10 == 0 { 1000 } else { 0 }, 30, 330);
+        assert!((rate / 100.0 - 1.0).abs() < 0.4, "{rate}");
+    }
+
+    #[test]
+    fn without_a_target_the_probability_is_fixed() {
+        let mut windows = Windows::new(0.0, 7);
+        let taken = (0..10_000u64)
+            .filter(|i| {
+                let begins = windows.begins();
+                if begins {
+                    windows.ended(i * INTERVAL, 100_000);
+                }
+                begins
+            })
+            .count();
+        assert!((195..=205).contains(&taken), "{taken}");
+        assert_eq!(windows.probability(), 0.02);
+    }
+
+    #[test]
+    fn the_bounds_hold_and_the_first_interval_is_a_window() {
+        let mut windows = Windows::new(1.0, 3);
+        assert!(windows.begins());
+        windows.ended(INTERVAL, u64::MAX >> 20);
+        assert_eq!(windows.probability(), 0.001);
+        for target in [1e-9, 1e300, f64::MIN_POSITIVE] {
+            let windows = Windows::new(target, 3);
+            assert!((0.001..=1.0).contains(&windows.probability()));
+        }
+    }
+}
