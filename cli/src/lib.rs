@@ -25,6 +25,7 @@ pub mod preflight;
 pub mod private_copy;
 pub mod recording;
 pub mod refusal;
+pub mod report;
 pub mod run;
 pub mod scan_thread;
 pub mod session;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::report::Format;
+
 const EXIT_CODES: &str = "\
 Exit status:
   0  done (also when interrupted by Ctrl-C)
@@ -33,6 +35,9 @@ pub enum Command {
     /// Start a command with the library preloaded and show its kernels
     #[command(after_long_help = RUN_HELP)]
     Run(RunOptions),
+    /// Make text, a page, a trace or a profile of a recording
+    #[command(after_long_help = REPORT_HELP)]
+    Report(ReportOptions),
     /// Print what every process with the library says about itself
     #[command(after_long_help = STATUS_HELP)]
     Status(StatusOptions),
@@ -95,6 +100,40 @@ program has to say goes to stderr, or to --output. It watches only the processes
 starts: they get a private copy of the library, removed at the end. Ctrl-C goes to the command; a
 second one ends the waiting for it. Exit status: the command's, 128 + n if signal n killed it, 127
 if it is not there, 126 if it cannot be run.";
+
+const REPORT_HELP: &str = "\
+Examples:
+  parcagpu report run.pgpu                        slowest kernels, who launched them, where warps wait
+  parcagpu report run.pgpu -o run.html            a page for any browser, no network needed
+  parcagpu report run.pgpu -o run.pftrace         open it in the Perfetto UI
+  parcagpu report run.pgpu -o run.pb.gz           go tool pprof -http : run.pb.gz
+  parcagpu report run.pgpu -o run.svg             flame graph
+  parcagpu report run.pgpu --format jsonl | jq .
+
+The format is the one of --format, else that of OUT's ending: .txt, .html, .pftrace, .pb.gz, .folded,
+.svg, .jsonl. GPU time is the sum over kernels, so kernels side by side count both; it is the same in all
+formats. A kernel record without times counts as a call and never as time. Each output says first what
+share of the launches was sampled: of a sample, sums are of the sample.
+
+pprof has the sample types kernels, gpu_time and pc_samples, and the labels process and stall_reason.
+
+JSON lines: one object per record, its kind in the field type. Times are ns of CLOCK_REALTIME; what is
+not known is null.
+  recording  version, command, kernel_release, begin_ns, end_ns, clock_offset_ns, clock_uncertainty_ns,
+             clock_drift_ns, truncated, damage, launches_sampled, launches_seen, whole, kernels,
+             kernels_without_times, kernels_without_launch, launches_without_kernel, gpu_ns,
+             pc_samples, losses [{what, count}], notes
+  process    pid, comm, threads, streams, devices [{device, name, uuid, sampling_factor, clock_khz,
+             sm_count}], launches_sampled, launches_seen, whole, losses
+  stack      id, frames [{function, module, file, line}], innermost first
+  launch     time_ns (when it returned), pid, tid, correlation_id, cbid, name, demangled, stack (an id)
+  kernel     start_ns, end_ns, gpu_ns, pid, device, context, stream, correlation_id, graph_id,
+             graph_node_id, grid, block, registers, static_shared_memory, dynamic_shared_memory, name,
+             demangled, launch_told
+  pc_sample  time_ns (of delivery), pid, cubin_crc, pc_offset, function, demangled, correlation_id,
+             stall_reasons [{index, name, samples}], file, line, mnemonic
+  range      kind (push, start, mark), start_ns, end_ns (null: open), pid, tid, domain, name, color
+  error      time_ns, pid, code, component, message";
 
 const STATUS_HELP: &str = "\
 Examples:
@@ -254,6 +293,21 @@ fn rate(text: &str) -> Result<f64, String> {
         Ok(r) if r > 0.0 && r <= 1e9 => Ok(r),
         _ => Err("not a rate above 0".to_owned()),
     }
+}
+
+/// `parcagpu report`
+#[derive(Args, Debug)]
+pub struct ReportOptions {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What to make [default: by the ending of OUT, else text]
+    #[arg(long, short, value_enum)]
+    pub format: Option<Format>,
+    /// Where to; - is stdout [default: stdout; for html, perfetto, pprof and flamegraph on a terminal a
+    /// file in this folder, named after the recording]
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
 }
 
 /// `parcagpu status`

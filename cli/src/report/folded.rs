@@ -1,0 +1,94 @@
+//! GPU time under the CPU stack that launched it: folded stacks, and the flame graph drawn of them.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use inferno::flamegraph::{self, Options};
+
+use super::sums::launched;
+use super::view::{NO_STACK, View};
+use crate::text::duration;
+
+/// `process;outermost;...;innermost;kernel` and GPU time, ns, for all that has some.
+pub fn stacks(view: &View<'_>) -> BTreeMap<String, u128> {
+    let mut lines = BTreeMap::new();
+    for ((process, stack, kernel), sum) in launched(view) {
+        if sum.total_ns == 0 {
+            continue;
+        }
+        let mut line = word(&view.process_name(process));
+        let mut frames = view.stack(stack).rev().peekable();
+        if frames.peek().is_none() {
+            line = line + ";" + NO_STACK;
+        }
+        for frame in frames {
+            line = line + ";" + &word(view.kernel_name(frame.function));
+        }
+        line = line + ";" + &word(view.kernel_name(kernel));
+        *lines.entry(line).or_default() += sum.total_ns;
+    }
+    lines
+}
+
+/// A frame in a folded line: `;` separates frames there, and a line ends at a newline.
+fn word(name: &str) -> String {
+    name.replace(';', ":")
+}
+
+/// Writes folded stacks, what the recording is of in comment lines above them.
+pub fn write_folded(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
+    for note in view.notes() {
+        writeln!(out, "# {note}")?;
+    }
+    for (stack, ns) in stacks(view) {
+        writeln!(out, "{stack} {ns}")?;
+    }
+    Ok(())
+}
+
+/// Writes the flame graph as SVG.
+pub fn write_svg(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
+    let stacks = stacks(view);
+    let total: u128 = stacks.values().sum();
+    if total == 0 {
+        let text = escape(&format!(
+            "No GPU time in this recording. {}",
+            view.notes().join("; ")
+        ));
+        writeln!(
+            out,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="60"><text x="10" y="35" font-family="sans-serif">{text}</text></svg>"#
+        )?;
+        return Ok(());
+    }
+    let lines: Vec<String> = stacks
+        .iter()
+        .map(|(stack, ns)| format!("{stack} {ns}"))
+        .collect();
+    let mut options = Options::default();
+    options.title = format!("GPU time by CPU stack and kernel: {}", duration(total));
+    options.subtitle = Some(view.notes().join("; "));
+    "ns of GPU time".clone_into(&mut options.count_name);
+    "Frame:".clone_into(&mut options.name_type);
+    options.hash = true;
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+        .context("failed to draw the flame graph")
+}
+
+/// Text for XML and HTML, also inside quotes.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,230 @@
+//! The report as plain text: the slowest kernels, who launched them, which lines wait, what is missing.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::Result;
+
+use super::stalls::{PlaceRow, Stalls, is_wait, stalls};
+use super::sums::{self, KernelRow, RangeRow, total_ns};
+use super::view::{View, percent};
+use crate::demangle::clean;
+use crate::table::cut;
+use crate::text::{count, duration, plural};
+
+/// Rows of each table.
+const ROWS: usize = 20;
+/// Launching places named per kernel.
+const CALLERS: usize = 2;
+
+/// Writes the summary; lines are cut at `width`, 0: never.
+pub fn write(view: &View<'_>, width: usize, out: &mut dyn Write) -> Result<()> {
+    for line in text(view).lines() {
+        writeln!(out, "{}", cut(line, width))?;
+    }
+    Ok(())
+}
+
+fn text(view: &View<'_>) -> String {
+    let mut out = head(view);
+    kernels(view, &mut out);
+    waits(view, &mut out);
+    ranges(view, &mut out);
+    errors(view, &mut out);
+    out
+}
+
+fn head(view: &View<'_>) -> String {
+    let about = &view.rec.about;
+    let length = about.end_ns.saturating_sub(about.begin_ns);
+    let mut out = match clean(&about.command).as_str() {
+        "" => "recording".to_owned(),
+        command => format!("recording of {command}"),
+    };
+    let _ = write!(out, ", {}", duration(length.into()));
+    let processes: Vec<String> = (0..)
+        .zip(&view.rec.processes)
+        .take(8)
+        .map(|(i, _)| view.process_name(i))
+        .collect();
+    let more = view.rec.processes.len().saturating_sub(processes.len());
+    let more = match more {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let _ = writeln!(out, ": {}{more}", processes.join(", "));
+    let _ = writeln!(
+        out,
+        "GPU time {} in {}",
+        duration(total_ns(view)),
+        plural(view.coverage.kernels, "kernel record")
+    );
+    for note in view.notes() {
+        let _ = writeln!(out, "  {note}");
+    }
+    out
+}
+
+fn kernels(view: &View<'_>, out: &mut String) {
+    let rows = sums::kernels(view);
+    let total = total_ns(view);
+    let _ = writeln!(
+        out,
+        "\nKernels by GPU time\n{:>9} {:>12} {:>10} {:>10} {:>10}  KERNEL",
+        "SHARE", "TOTAL", "CALLS", "MEAN", "LONGEST"
+    );
+    for row in rows.iter().take(ROWS) {
+        kernel(view, row, total, out);
+    }
+    more(rows.len(), "further kernel", out);
+}
+
+fn kernel(view: &View<'_>, row: &KernelRow, total: u128, out: &mut String) {
+    let sum = &row.sum;
+    let time = |ns: Option<u128>| ns.map_or("no time".to_owned(), duration);
+    let timed = sum.mean_ns().is_some();
+    let _ = writeln!(
+        out,
+        "{:>9} {:>12} {:>10} {:>10} {:>10}  {}",
+        percent(sum.total_ns, total),
+        time(timed.then_some(sum.total_ns)),
+        count(sum.calls),
+        time(sum.mean_ns()),
+        time(timed.then_some(sum.max_ns.into())),
+        view.kernel_name(row.name)
+    );
+    let callers = callers(view, row);
+    for (caller, ns) in callers.iter().take(CALLERS) {
+        let part = if callers.len() > 1 {
+            format!(" ({} of it)", percent(*ns, sum.total_ns))
+        } else {
+            String::new()
+        };
+        let _ = writeln!(out, "{:57}launched by {caller}{part}", "");
+    }
+}
+
+/// Launching places of a kernel by falling GPU time, those that are known.
+pub fn callers(view: &View<'_>, row: &KernelRow) -> Vec<(String, u128)> {
+    let mut places: Vec<(String, u128)> = Vec::new();
+    // Few stacks make up most of the time; a kernel launched from thousands has no one caller to name.
+    for (stack, sum) in row.stacks.iter().take(1000) {
+        let Some(frame) = view.caller(*stack) else {
+            continue;
+        };
+        let place = view.frame(frame);
+        match places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, ns)) => *ns += sum.total_ns,
+            None => places.push((place, sum.total_ns)),
+        }
+    }
+    places.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    places
+}
+
+fn waits(view: &View<'_>, out: &mut String) {
+    if view.rec.pc_samples.is_empty() {
+        return;
+    }
+    let all = stalls(view);
+    let waiting = by_waiting(&all);
+    let _ = writeln!(
+        out,
+        "\nWhere warps wait, of {} (samples, not time)\n{:>9} {:>10}  PLACE",
+        plural(all.samples, "PC sample"),
+        "SHARE",
+        "WAITING"
+    );
+    for row in waiting.iter().take(ROWS) {
+        let reasons: Vec<String> = row
+            .reasons
+            .iter()
+            .filter(|(reason, _)| is_wait(reason))
+            .take(3)
+            .map(|(reason, n)| format!("{reason} {}", percent((*n).into(), row.samples.into())))
+            .collect();
+        let _ = writeln!(
+            out,
+            "{:>9} {:>10}  {}: {}\n{:22}in {}",
+            percent(row.waiting().into(), all.samples.into()),
+            count(row.waiting()),
+            row.place.text(view),
+            reasons.join(", "),
+            "",
+            view.kernel_name(row.place.function)
+        );
+    }
+    more(waiting.len(), "further place", out);
+    if all.dropped > 0 {
+        let _ = writeln!(
+            out,
+            "  lost: {} dropped by the hardware",
+            plural(all.dropped, "PC sample")
+        );
+    }
+}
+
+/// Places with waiting samples, most first.
+pub fn by_waiting(all: &Stalls) -> Vec<&PlaceRow> {
+    let mut rows: Vec<_> = all.places.iter().filter(|r| r.waiting() > 0).collect();
+    rows.sort_by_key(|r| std::cmp::Reverse(r.waiting()));
+    rows
+}
+
+fn ranges(view: &View<'_>, out: &mut String) {
+    let rows: Vec<RangeRow> = sums::ranges(view)
+        .into_iter()
+        .filter(|r| r.count > r.marks)
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\nNVTX ranges by GPU time launched inside\n{:>12} {:>10} {:>12} {:>10}  RANGE",
+        "GPU TIME", "KERNELS", "CPU TIME", "COUNT"
+    );
+    for row in rows.iter().take(ROWS) {
+        let domain = match view.name(row.domain) {
+            "" => String::new(),
+            domain => format!(" ({domain})"),
+        };
+        let open = match row.open {
+            0 => String::new(),
+            n => format!(", {} open at the end", count(n)),
+        };
+        let _ = writeln!(
+            out,
+            "{:>12} {:>10} {:>12} {:>10}  {}{domain}{open}",
+            duration(row.kernels.total_ns),
+            count(row.kernels.calls),
+            duration(row.total_ns),
+            count(row.count - row.marks),
+            view.name(row.name)
+        );
+    }
+    more(rows.len(), "further range", out);
+}
+
+fn errors(view: &View<'_>, out: &mut String) {
+    let errors = &view.rec.errors;
+    if !errors.is_empty() {
+        out.push('\n');
+    }
+    for error in errors.iter().take(ROWS) {
+        let _ = writeln!(
+            out,
+            "warning: {}: {} (code {})",
+            view.process_name(error.process),
+            clean(&format!("{}: {}", error.component, error.message)),
+            error.code
+        );
+    }
+    more(errors.len(), "further warning", out);
+}
+
+fn more(rows: usize, noun: &str, out: &mut String) {
+    if rows > ROWS {
+        let _ = writeln!(out, "  ... and {}", plural((rows - ROWS) as u64, noun));
+    }
+}
