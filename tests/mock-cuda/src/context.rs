@@ -10,6 +10,7 @@ use crate::error::{
     CAPTURE_UNSUPPORTED, Error, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Outcome,
 };
 use crate::handle::{Kind, Object};
+use crate::hold::Hold;
 use crate::stream::{Stream, StreamHandle};
 use crate::{export, settings, timeline};
 
@@ -28,6 +29,8 @@ pub struct Context {
     pub streams: Mutex<Vec<&'static Object<Stream>>>,
     /// Launches so far.
     pub grids: AtomicI64,
+    /// Calls that are inside.
+    pub hold: Hold,
     next_stream: AtomicU32,
 }
 
@@ -90,6 +93,7 @@ impl Context {
             null_stream: Object::publish(Stream::new(NULL_STREAM_ID)),
             streams: Mutex::new(Vec::new()),
             grids: AtomicI64::new(1),
+            hold: Hold::new(),
             next_stream: AtomicU32::new(FIRST_STREAM_ID),
         });
         context.null_stream.adopt(context);
@@ -122,6 +126,7 @@ impl Context {
     }
 
     fn destroy(this: &'static Object<Context>) {
+        let _inside = this.hold.enter(c"cuCtxDestroy");
         export::resource(
             export::CONTEXT_DESTROY_STARTING,
             this.handle().cast(),
@@ -138,6 +143,7 @@ impl Context {
             stream.retire();
         }
         crate::module::unload_all(this.id);
+        export::context_gone(this.id);
         this.retire();
     }
 
@@ -386,6 +392,12 @@ pub unsafe extern "C" fn info(handle: *mut c_void, id: *mut u32, device: *mut u3
             Err(error) => error.0,
         }
     }
+}
+
+/// For CUPTI: when a context's work is done.
+pub unsafe extern "C" fn ready(handle: *mut c_void) -> u64 {
+    // SAFETY: as in `info`.
+    unsafe { Object::<Context>::get(handle.cast()) }.map_or(0, |context| context.ready())
 }
 
 /// For CUPTI: id of a stream of a context (null: the current one).

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use crate::error::{Error, NOT_INITIALIZED, Outcome, STUB_LIBRARY};
 use crate::link::{API_CBIDS, ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME};
-use crate::{context, export, faults, init, log, settings};
+use crate::{context, export, faults, hold, init, log, settings};
 
 /// Callback id of `cuInit`.
 const INIT: u32 = 1;
@@ -134,19 +134,15 @@ pub fn run(
         NOT_INITIALIZED.0
     } else {
         let scripted = name_of(function).and_then(faults::check);
-        with_callbacks(
-            DOMAIN_DRIVER,
-            function,
-            params,
-            symbol,
-            |call| match scripted {
-                Some(0) | None => {
-                    name_of(function).into_iter().for_each(faults::raise);
-                    body(call)
-                }
-                Some(code) => Err(Error(code)),
-            },
-        )
+        with_callbacks(DOMAIN_DRIVER, function, params, symbol, |call| match scripted {
+            Some(0) | None => {
+                name_of(function).into_iter().for_each(faults::raise);
+                // Callbacks come outside: CUPTI's clients call the driver from them.
+                let _inside = hold::enter(function);
+                body(call)
+            }
+            Some(code) => Err(Error(code)),
+        })
     };
     // CUPTI's own look for its driver is no call of the program's.
     if log::on() && !(function.cbid == EXPORT_TABLE && result == 0) {

@@ -2,9 +2,14 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use crate::link::{API_CBIDS, DriverLink, LINK_VERSION, ModuleImage, Resource, SMALL_CBIDS, Tool};
-use crate::{context, faults, init, log, timeline};
+use crate::context::Context;
+use crate::link::{
+    API_CBIDS, ApiCall, DriverLink, KernelRun, LINK_VERSION, ModuleImage, Resource, SMALL_CBIDS,
+    Tool,
+};
+use crate::{context, faults, hold, init, log, timeline};
 
 /// Resource callback ids.
 pub const CONTEXT_CREATED: u32 = 1;
@@ -36,6 +41,8 @@ pub static LINK: DriverLink = DriverLink {
     resource_callbacks: [const { AtomicU8::new(0) }; SMALL_CBIDS],
     synchronize_callbacks: [const { AtomicU8::new(0) }; SMALL_CBIDS],
     kernel_activity: AtomicU32::new(0),
+    pc_sampling: AtomicU32::new(0),
+    pc_serialized: AtomicU32::new(0),
     graphs_broken: AtomicU32::new(0),
     graphs_instantiated: AtomicU32::new(0),
     tool: AtomicPtr::new(std::ptr::null_mut()),
@@ -45,6 +52,9 @@ pub static LINK: DriverLink = DriverLink {
     log: log_line,
     fault,
     context_info: context::info,
+    context_ready: context::ready,
+    context_take: hold::take,
+    context_give_back: hold::give_back,
     stream_id: context::stream_id,
 };
 
@@ -54,12 +64,49 @@ pub fn tool() -> Option<&'static Tool> {
     unsafe { LINK.tool.load(Ordering::Acquire).as_ref() }
 }
 
-/// CUPTI's functions while kernel activity is on.
-pub fn activity() -> Option<&'static Tool> {
-    if LINK.kernel_activity.load(Ordering::Acquire) == 0 {
-        None
-    } else {
-        tool()
+fn on(what: &AtomicU32) -> bool {
+    what.load(Ordering::Acquire) != 0
+}
+
+/// Whether CUPTI wants to know of kernels.
+pub fn observed() -> bool {
+    on(&LINK.kernel_activity) || on(&LINK.pc_sampling)
+}
+
+/// Tells CUPTI of the kernels of a launch; waits for them where they run one at a time.
+pub fn kernels(call: &mut ApiCall, runs: &[KernelRun]) {
+    let Some(tool) = tool() else { return };
+    if on(&LINK.kernel_activity) {
+        // SAFETY: all of it lives through the call.
+        unsafe { (tool.kernels)(call, runs.as_ptr(), runs.len()) };
+    }
+    if on(&LINK.pc_sampling) {
+        // SAFETY: as above.
+        unsafe { (tool.sampled)(call, runs.as_ptr(), runs.len()) };
+        if on(&LINK.pc_serialized) {
+            timeline::sleep_until(runs.iter().map(|run| run.end).max().unwrap_or(0));
+        }
+    }
+}
+
+/// Held by a launch while kernels run one at a time; what ran before in its context is done then.
+pub fn turn(context: &Context) -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if !on(&LINK.pc_serialized) {
+        return None;
+    }
+    let turn = TURN.lock().expect("nobody panics holding it");
+    timeline::sleep_until(context.ready());
+    Some(turn)
+}
+
+/// Tells CUPTI that a context is gone.
+pub fn context_gone(id: u32) {
+    if on(&LINK.pc_sampling)
+        && let Some(tool) = tool()
+    {
+        // SAFETY: a number only.
+        unsafe { (tool.context_gone)(id) };
     }
 }
 

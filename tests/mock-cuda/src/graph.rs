@@ -199,19 +199,20 @@ fn graph_launch(
     exec.nodes
         .iter()
         .for_each(|node| crate::module::profiled(node.kernel, context));
-    let tool = export::activity();
+    let _turn = export::turn(context);
+    let observed = export::observed();
     let mut spans = Vec::new();
     stream.line.reserve(
         exec.nodes
             .iter()
             .map(|node| node.shape.duration(node.kernel)),
         |start, end| {
-            if tool.is_some() {
+            if observed {
                 spans.push((start, end));
             }
         },
     );
-    if let Some(tool) = tool {
+    if observed {
         let runs: Vec<_> = exec
             .nodes
             .iter()
@@ -229,8 +230,7 @@ fn graph_launch(
                 )
             })
             .collect();
-        // SAFETY: all of it lives through the call.
-        unsafe { (tool.kernels)(call, runs.as_ptr(), runs.len()) };
+        export::kernels(call, &runs);
     }
     Ok(())
 }

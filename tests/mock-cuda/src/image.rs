@@ -15,6 +15,10 @@ pub struct KernelInfo {
     pub name: Vec<u8>,
     /// Number of parameters, if the image tells.
     pub parameters: usize,
+    /// Bytes of its code section.
+    pub code_size: u64,
+    /// Index of its symbol, 0 when it has none.
+    pub symbol: u32,
 }
 
 /// Machine code and its kernels.
@@ -32,6 +36,9 @@ const FATBIN: [u8; 4] = 0xba55_ed50u32.to_le_bytes();
 const FATBIN_WRAPPER: [u8; 4] = 0x4662_43b1u32.to_le_bytes();
 const FATBIN_KIND_PTX: u16 = 1;
 const FATBIN_KIND_ELF: u16 = 2;
+/// `SHT_SYMTAB` and `STT_FUNC`.
+const SYMBOL_TABLE: u64 = 2;
+const FUNCTION: u8 = 2;
 
 /// Reads the image a program's pointer leads to.
 ///
@@ -139,6 +146,11 @@ fn elf_kernels(file: &[u8]) -> Option<Vec<KernelInfo>> {
     let section = |index: usize| file.get(table + index * 64..table + (index + 1) * 64);
     let names = section(u16_at(file, 62)? as usize)?;
     let names = file.get(u64_at(names, 24)? as usize..)?;
+    let symbols = (0..count)
+        .filter_map(section)
+        .find(|header| u32_at(header, 4) == Some(SYMBOL_TABLE))
+        .and_then(|header| bytes_of(file, header))
+        .unwrap_or_default();
     let mut kernels = Vec::new();
     for index in 0..count {
         let name = names.get(u32_at(section(index)?, 0)? as usize..)?;
@@ -147,10 +159,25 @@ fn elf_kernels(file: &[u8]) -> Option<Vec<KernelInfo>> {
             kernels.push(KernelInfo {
                 name: name.to_vec(),
                 parameters: 0,
+                code_size: u64_at(section(index)?, 32)?,
+                symbol: function_symbol(symbols, index as u64),
             });
         }
     }
     Some(kernels)
+}
+
+fn bytes_of<'a>(file: &'a [u8], header: &[u8]) -> Option<&'a [u8]> {
+    let (offset, size) = (u64_at(header, 24)? as usize, u64_at(header, 32)? as usize);
+    file.get(offset..offset.checked_add(size)?)
+}
+
+/// The first function that lies in a section.
+fn function_symbol(symbols: &[u8], section: u64) -> u32 {
+    symbols
+        .chunks_exact(24)
+        .position(|symbol| symbol[4] & 15 == FUNCTION && u16_at(symbol, 6) == Some(section))
+        .unwrap_or(0) as u32
 }
 
 /// The driver takes machine code before PTX.
@@ -204,11 +231,15 @@ fn from_ptx(text: &[u8]) -> Result<Image, Error> {
     if !text.contains(".version") || !text.contains(".target") {
         return Err(INVALID_IMAGE);
     }
-    let kernels = ptx_kernels(text).ok_or(INVALID_PTX)?;
-    Ok(Image {
-        cubin: cubin::assemble(text.as_bytes(), &kernels),
-        kernels,
-    })
+    let mut kernels = ptx_kernels(text).ok_or(INVALID_PTX)?;
+    let cubin = cubin::assemble(text.as_bytes(), &kernels);
+    for (kernel, code) in kernels
+        .iter_mut()
+        .zip(elf_kernels(&cubin).ok_or(INVALID_PTX)?)
+    {
+        (kernel.code_size, kernel.symbol) = (code.code_size, code.symbol);
+    }
+    Ok(Image { cubin, kernels })
 }
 
 /// Every `.entry NAME (PARAMETERS)`, comments left out.
@@ -232,6 +263,8 @@ fn ptx_kernels(text: &str) -> Option<Vec<KernelInfo>> {
         kernels.push(KernelInfo {
             name: name.as_bytes().to_vec(),
             parameters,
+            code_size: 0,
+            symbol: 0,
         });
         rest = after;
     }
@@ -256,7 +289,9 @@ mod tests {
             image.kernels[0],
             KernelInfo {
                 name: b"_Z3addPf".to_vec(),
-                parameters: 2
+                parameters: 2,
+                code_size: 1024,
+                symbol: 1
             }
         );
         assert_eq!(image.kernels.len(), 2);

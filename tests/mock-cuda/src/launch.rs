@@ -94,16 +94,16 @@ fn launch(
         return Ok(());
     }
     module::profiled(kernel, context);
+    let _turn = export::turn(context);
     let mut span = (0, 0);
     stream
         .line
         .reserve(std::iter::once(shape.duration(kernel)), |start, end| {
             span = (start, end)
         });
-    if let Some(tool) = export::activity() {
+    if export::observed() {
         let run = run_of(kernel, shape, span, context, stream, (0, 0));
-        // SAFETY: both live through the call.
-        unsafe { (tool.kernels)(call, &raw const run, 1) };
+        export::kernels(call, &[run]);
     }
     Ok(())
 }
@@ -131,6 +131,10 @@ pub fn run_of(
         graph_id: graph.0,
         graph_node_id: graph.1,
         grid_id: context.grids.fetch_add(1, Ordering::Relaxed),
+        cubin: kernel.image.cubin.as_ptr().cast(),
+        cubin_size: kernel.image.cubin.len(),
+        code_size: kernel.code_size,
+        symbol: kernel.symbol,
     }
 }
 

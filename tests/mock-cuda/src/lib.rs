@@ -20,6 +20,7 @@
 //! | `MOCK_CUDA_KERNEL_NS` | 2000 | kernel duration in ns per 1024 blocks or part: a default and rules, `2000,gemm=50000` (part of the name, first match); a name with `_ns<digits>` carries its own |
 //! | `MOCK_CUDA_LATENCY_NS` | 3000 | from a launch to the start of its kernel on an idle stream |
 //! | `MOCK_CUDA_QUEUE` | 1024 | outstanding launches per stream; then a launch waits |
+//! | `MOCK_CUDA_HOLDS` | calls | which calls hold their context while they work (module `hold`): `launches` (and loads), `calls` (all but those that wait or ask), `all` |
 //! | `MOCK_CUDA_INIT_REENTERS` | 0 | 1: `cuInit` looks itself up (own handle, default scope) and calls both |
 //! | `MOCK_CUDA_COPIES` | 0 | 1: `cuGetProcAddress` gives internal copies, not the exported functions |
 //! | `MOCK_CUDA_ABSENT` | unset | names, by commas, that `cuGetProcAddress` does not know |
@@ -34,6 +35,7 @@ mod export;
 mod faults;
 mod graph;
 mod handle;
+mod hold;
 mod image;
 mod init;
 mod launch;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32};
 /// Names the export table; a driver that does not know it is not ours.
 pub const LINK_UUID: [u8; 16] = *b"parcagpu-sim-lnk";
 /// Raised when anything in this file changes.
-pub const LINK_VERSION: u32 = 3;
+pub const LINK_VERSION: u32 = 4;
 
 /// Callback domain of driver functions.
 pub const DOMAIN_DRIVER: u32 = 1;
@@ -80,6 +80,26 @@ pub struct KernelRun {
     pub graph_node_id: u64,
     /// Counts launches.
     pub grid_id: i64,
+    /// The module's machine code, never freed.
+    pub cubin: *const c_void,
+    /// Its size in bytes.
+    pub cubin_size: usize,
+    /// Bytes of the kernel's own code.
+    pub code_size: u64,
+    /// Index of its symbol in the machine code.
+    pub symbol: u32,
+}
+
+/// Who stood in the way of an exclusive hold on a context.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Intruder {
+    /// Calls inside.
+    pub calls: u32,
+    /// Thread of the one that entered last.
+    pub tid: i32,
+    /// Its function, static.
+    pub function: *const c_char,
 }
 
 /// A loaded module.
@@ -124,6 +144,10 @@ pub struct Tool {
     pub exit: unsafe extern "C" fn(*mut ApiCall),
     /// Kernels that a launch put on the GPU; only while kernel activity is on.
     pub kernels: unsafe extern "C" fn(*mut ApiCall, *const KernelRun, usize),
+    /// Kernels that a launch put on the GPU; only while a context is PC sampled.
+    pub sampled: unsafe extern "C" fn(*mut ApiCall, *const KernelRun, usize),
+    /// A context is gone: its id. The thread still holds it.
+    pub context_gone: unsafe extern "C" fn(u32),
     /// A resource came or goes, only while its callback is on.
     pub resource: unsafe extern "C" fn(*const Resource),
     /// A synchronisation finished: callback id, context, stream.
@@ -148,6 +172,10 @@ pub struct DriverLink {
     pub synchronize_callbacks: [AtomicU8; SMALL_CBIDS],
     /// 0: no kernel activity, else the record kind (3 or 10).
     pub kernel_activity: AtomicU32,
+    /// Contexts with PC sampling.
+    pub pc_sampling: AtomicU32,
+    /// Contexts whose kernels PC sampling runs one at a time.
+    pub pc_serialized: AtomicU32,
     /// Non-zero after `cuptiFinalize`: graph launches fail with 719.
     pub graphs_broken: AtomicU32,
     /// Graphs instantiated so far.
@@ -166,6 +194,13 @@ pub struct DriverLink {
     pub fault: unsafe extern "C" fn(*const u8, usize) -> i32,
     /// Id and device of a context; non-zero when the handle is none.
     pub context_info: unsafe extern "C" fn(*mut c_void, *mut u32, *mut u32) -> i32,
+    /// When all work of a context so far is done; 0 when the handle is none.
+    pub context_ready: unsafe extern "C" fn(*mut c_void) -> u64,
+    /// Takes a context for oneself, after so many ns in which calls still get in: 0, or 1 and who is
+    /// inside, or 2 when the handle is none.
+    pub context_take: unsafe extern "C" fn(*mut c_void, u64, *mut Intruder) -> i32,
+    /// Gives it back.
+    pub context_give_back: unsafe extern "C" fn(*mut c_void),
     /// Id of a stream (context, stream, per-thread default stream); non-zero when unknown.
     pub stream_id: unsafe extern "C" fn(*mut c_void, *mut c_void, i32, *mut u32) -> i32,
 }

@@ -23,6 +23,12 @@ pub struct Kernel {
     pub parameters: usize,
     /// Duration for each 1024 blocks, ns.
     pub duration: u64,
+    /// The machine code it is in.
+    pub image: &'static Image,
+    /// Bytes of its own code.
+    pub code_size: u64,
+    /// Index of its symbol there.
+    pub symbol: u32,
     /// The library that has to be loaded before it can run.
     library: Option<&'static Object<Library>>,
     /// The module it is in, none for a library's kernel.
@@ -93,7 +99,7 @@ pub fn runnable(
 }
 
 fn kernels_of(
-    image: &Image,
+    image: &'static Image,
     library: Option<&'static Object<Library>>,
     module: Option<&'static Object<Module>>,
 ) -> Vec<&'static Object<Kernel>> {
@@ -105,6 +111,9 @@ fn kernels_of(
                 name: CString::new(info.name.clone()).unwrap_or_default(),
                 parameters: info.parameters,
                 duration: timeline::kernel_duration(&info.name),
+                image,
+                code_size: info.code_size,
+                symbol: info.symbol,
                 library,
                 module,
             })

@@ -5,6 +5,17 @@
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
+/// Which calls hold their context while they work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holds {
+    /// Launches, and what brings and takes code.
+    Launches,
+    /// All but those that wait or only ask.
+    Calls,
+    /// Those that wait, too.
+    All,
+}
+
 /// The script of this process.
 pub struct Settings {
     /// Every call returns 34.
@@ -21,6 +32,8 @@ pub struct Settings {
     pub kernel_rules: Vec<(String, u64)>,
     /// Outstanding launches a stream takes before the caller waits.
     pub queue_depth: usize,
+    /// Which calls hold their context.
+    pub holds: Holds,
     /// `cuInit` looks itself up through its own handle and calls it.
     pub init_reenters: bool,
     /// `cuGetProcAddress` gives entries other than the exported ones.
@@ -42,6 +55,7 @@ pub fn get() -> &'static Settings {
             kernel_ns,
             kernel_rules,
             queue_depth: number("MOCK_CUDA_QUEUE", 1024).max(1) as usize,
+            holds: holds(&text("MOCK_CUDA_HOLDS")),
             init_reenters: number("MOCK_CUDA_INIT_REENTERS", 0) != 0,
             copies: number("MOCK_CUDA_COPIES", 0) != 0,
             absent: text("MOCK_CUDA_ABSENT")
@@ -78,6 +92,18 @@ pub fn number(name: &str, default: u64) -> u64 {
         Ok(number) => number,
         Err(_) => {
             eprintln!("simulated driver: {name}={value} is not a number");
+            std::process::abort()
+        }
+    }
+}
+
+fn holds(value: &str) -> Holds {
+    match value {
+        "launches" => Holds::Launches,
+        "" | "calls" => Holds::Calls,
+        "all" => Holds::All,
+        _ => {
+            eprintln!("simulated driver: cannot use MOCK_CUDA_HOLDS={value}");
             std::process::abort()
         }
     }

@@ -17,6 +17,8 @@ pub const INVALID_PARAMETER: i32 = 1;
 pub const INVALID_CONTEXT: i32 = 3;
 /// Not now.
 pub const INVALID_OPERATION: i32 = 7;
+/// No room.
+pub const OUT_OF_MEMORY: i32 = 8;
 /// The caller's size is too small.
 pub const SIZE_NOT_SUFFICIENT: i32 = 10;
 /// No further record.

@@ -14,7 +14,7 @@ use crate::cupti_api;
 use crate::link::{
     ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME, DriverLink, ModuleImage, Resource, Tool,
 };
-use crate::{activity, names, settings};
+use crate::{activity, names, pc_contexts, settings};
 
 /// `CUpti_CallbackFunc`.
 pub type Callback = Option<unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void)>;
@@ -35,6 +35,8 @@ pub static TOOL: Tool = Tool {
     enter,
     exit,
     kernels: activity::kernels,
+    sampled: pc_contexts::sampled,
+    context_gone: pc_contexts::context_gone,
     resource,
     synchronized,
 };

@@ -1,116 +1,20 @@
-//! PC sampling: configuration and the table of stall reasons. No samples are made yet: `GetData`
-//! returns none.
-
-use std::collections::HashMap;
-use std::ffi::c_void;
-use std::sync::Mutex;
+//! The calls of PC sampling.
+//!
+//! The order of locks is the real one, see [`pc_lock`]: every call takes the lock, start, stop and
+//! disable also the context. Stop and disable wait for queued kernels when those are not run one at
+//! a time. `SAMPLING_DATA_BUFFER` and the sizes of buffers are kept and change nothing.
 
 use crate::api::{INVALID_CONTEXT, INVALID_OPERATION, INVALID_PARAMETER, SUCCESS, driver};
-use crate::cupti_api;
-use crate::settings;
+use crate::pc_contexts::{BAD_TYPE, CRC, ComputeCrc, Contexts, START_STOP, Sampling, cubin_crc};
+use crate::pc_records::{fetch, fit};
+use crate::pc_sys::{
+    ConfigurationParams, ContextParams, CubinCrcParams, GetDataParams, NumReasonsParams,
+    ReasonsParams,
+};
+use crate::{cupti_api, pc_lock, settings, stall_reasons};
 
 /// Bytes of one name in the client's table.
 const STRING_SIZE: usize = 128;
-
-/// `CUpti_PCSampling{Enable,Disable,Start,Stop}Params`.
-#[repr(C)]
-pub struct ContextParams {
-    size: usize,
-    private: *mut c_void,
-    context: *mut c_void,
-}
-
-/// `CUpti_PCSamplingGetDataParams`.
-#[repr(C)]
-pub struct GetDataParams {
-    head: ContextParams,
-    data: *mut SamplingData,
-}
-
-/// `CUpti_PCSamplingData`.
-#[repr(C)]
-pub struct SamplingData {
-    size: usize,
-    capacity: usize,
-    total_samples: u64,
-    dropped_samples: u64,
-    total_pcs: usize,
-    remaining_pcs: usize,
-    range_id: u64,
-    pcs: *mut c_void,
-    foreign_samples: u64,
-    buffer_full: u8,
-}
-
-/// `CUpti_PCSamplingConfigurationInfo`.
-#[repr(C)]
-pub struct ConfigurationInfo {
-    attribute: u32,
-    status: i32,
-    data: [u64; 3],
-}
-
-/// `CUpti_PCSamplingConfigurationInfoParams`.
-#[repr(C)]
-pub struct ConfigurationParams {
-    head: ContextParams,
-    count: usize,
-    infos: *mut ConfigurationInfo,
-}
-
-/// `CUpti_PCSamplingGetNumStallReasonsParams`.
-#[repr(C)]
-pub struct NumReasonsParams {
-    head: ContextParams,
-    count: *mut usize,
-}
-
-/// `CUpti_PCSamplingGetStallReasonsParams`.
-#[repr(C)]
-pub struct ReasonsParams {
-    head: ContextParams,
-    count: usize,
-    indices: *mut u32,
-    names: *mut *mut u8,
-}
-
-/// `CUpti_GetCubinCrcParams`.
-#[repr(C)]
-pub struct CubinCrcParams {
-    size: usize,
-    cubin_size: usize,
-    cubin: *const u8,
-    crc: u64,
-}
-
-const _: () = {
-    assert!(size_of::<ContextParams>() == 24);
-    assert!(size_of::<GetDataParams>() == 32);
-    assert!(size_of::<SamplingData>() == 80);
-    assert!(size_of::<ConfigurationInfo>() == 32);
-    assert!(size_of::<ConfigurationParams>() == 40);
-    assert!(size_of::<NumReasonsParams>() == 32);
-    assert!(size_of::<ReasonsParams>() == 48);
-    assert!(size_of::<CubinCrcParams>() == 32);
-};
-
-/// `CUpti_ComputeCrcCallbackFunc`.
-pub type ComputeCrc = Option<unsafe extern "C" fn(*const c_void, usize, *mut u64)>;
-
-static CRC: Mutex<ComputeCrc> = Mutex::new(None);
-
-struct Sampling {
-    started: bool,
-    attributes: [u64; 10],
-}
-
-/// Sampling contexts by context id.
-static CONTEXTS: Mutex<Option<HashMap<u32, Sampling>>> = Mutex::new(None);
-
-/// Attribute numbers that exist: 1..=9. Defaults as documented; the period is CUPTI's choice on a
-/// large GPU, 2^11.
-const DEFAULTS: [u64; 10] = [0, 11, 0, 1 << 20, 512 << 20, 1, 0, 1, 0, 100];
-const ATTRIBUTE_PERIOD: u32 = 1;
 
 fn context_id(head: &ContextParams, size: usize) -> Result<u32, i32> {
     if head.size != size || !head.private.is_null() {
@@ -120,22 +24,73 @@ fn context_id(head: &ContextParams, size: usize) -> Result<u32, i32> {
     let info = driver().ok_or(INVALID_CONTEXT)?.context_info;
     // SAFETY: the client's handle, checked by the driver; our own locals.
     if unsafe { info(head.context, &raw mut id, &raw mut device) } == 0 {
-        Ok(id)
-    } else {
-        Err(INVALID_CONTEXT)
+        return Ok(id);
     }
+    if settings::get().strict && !head.context.is_null() {
+        eprintln!("simulated CUPTI: PC sampling of a context that is gone");
+        std::process::abort();
+    }
+    Err(INVALID_CONTEXT)
 }
 
-fn with_context(head: &ContextParams, size: usize, act: impl FnOnce(&mut Sampling) -> i32) -> i32 {
+/// For most calls: a context that is sampled, under the lock.
+fn with_context(
+    head: &ContextParams,
+    size: usize,
+    act: impl FnOnce(&mut Contexts, u32) -> i32,
+) -> i32 {
     let id = match context_id(head, size) {
         Ok(id) => id,
         Err(code) => return code,
     };
-    let mut contexts = CONTEXTS.lock().expect("nobody panics holding it");
-    contexts
-        .get_or_insert_default()
-        .get_mut(&id)
-        .map_or(INVALID_OPERATION, act)
+    let mut locked = pc_lock::lock();
+    let contexts = locked.contexts();
+    if contexts.sampled.contains_key(&id) {
+        let result = act(contexts, id);
+        contexts.announce();
+        result
+    } else {
+        INVALID_OPERATION
+    }
+}
+
+/// For start, stop and disable, which take the context too; `wait` for queued kernels.
+unsafe fn alone(
+    params: *const ContextParams,
+    name: &str,
+    wait: bool,
+    possible: impl Fn(&Sampling) -> bool,
+    act: impl FnOnce(&mut Contexts, u32),
+) -> i32 {
+    // SAFETY: the client's struct.
+    let Some(params) = (unsafe { params.as_ref() }) else {
+        return INVALID_PARAMETER;
+    };
+    let id = match context_id(params, size_of::<ContextParams>()) {
+        Ok(id) => id,
+        Err(code) => return code,
+    };
+    let mut locked = pc_lock::lock();
+    let Some(serialized) = locked
+        .contexts()
+        .sampled
+        .get(&id)
+        .filter(|sampling| possible(sampling))
+        .map(Sampling::serialized)
+    else {
+        return INVALID_OPERATION;
+    };
+    let alone = match locked.take(params.context, name) {
+        Ok(alone) => alone,
+        Err(code) => return code,
+    };
+    if wait && !serialized {
+        alone.synchronize();
+    }
+    let contexts = locked.contexts();
+    act(contexts, id);
+    contexts.announce();
+    SUCCESS
 }
 
 unsafe fn configure(params: *mut ConfigurationParams, store: bool) -> i32 {
@@ -150,100 +105,84 @@ unsafe fn configure(params: *mut ConfigurationParams, store: bool) -> i32 {
         let infos = std::slice::from_raw_parts_mut(params.infos, params.count);
         (params, infos)
     };
-    with_context(&params.head, size_of::<ConfigurationParams>(), |sampling| {
-        let mut result = SUCCESS;
-        for info in infos {
-            info.status = match info.attribute {
-                ATTRIBUTE_PERIOD if store && !(5..=31).contains(&(info.data[0] as u32)) => 7,
-                1..=9 => 0,
-                _ => 1,
+    with_context(
+        &params.head,
+        size_of::<ConfigurationParams>(),
+        |contexts, id| {
+            let Some(sampling) = contexts.sampled.get_mut(&id) else {
+                return INVALID_OPERATION;
             };
-            if info.status != 0 {
-                result = INVALID_PARAMETER;
-            } else if store {
-                sampling.attributes[info.attribute as usize] = info.data[0];
-            } else {
-                info.data[0] = sampling.attributes[info.attribute as usize];
+            let mut result = SUCCESS;
+            for info in infos {
+                info.status = match info.attribute {
+                    // SAFETY: the client's values.
+                    attribute if store => unsafe { sampling.set(attribute, &info.data) },
+                    attribute @ 1..=9 => {
+                        info.data[0] = sampling.attributes[attribute as usize];
+                        0
+                    }
+                    _ => BAD_TYPE,
+                };
+                if info.status != 0 {
+                    result = INVALID_PARAMETER;
+                }
             }
-        }
-        result
-    })
-}
-
-fn reason_name(index: usize) -> String {
-    match index {
-        0 => "smsp__pcsamp_sample_count".to_owned(),
-        1 => "smsp__pcsamp_samples_data_dropped".to_owned(),
-        _ => format!("smsp__pcsamp_warps_issue_stalled_reason_{index}"),
-    }
+            result
+        },
+    )
 }
 
 cupti_api! {
-    /// Turns sampling on for a context.
+    /// Turns sampling on for a context. At any time, from any thread.
     fn cuptiPCSamplingEnable(params: *mut ContextParams) {
         let Some(params) = (unsafe { params.as_ref() }) else { return INVALID_PARAMETER };
         match context_id(params, size_of::<ContextParams>()) {
             Ok(id) => {
-                let mut contexts = CONTEXTS.lock().expect("nobody panics holding it");
-                let fresh = Sampling { started: false, attributes: DEFAULTS };
-                contexts.get_or_insert_default().entry(id).or_insert(fresh);
+                let mut locked = pc_lock::lock();
+                locked.contexts().sampled.entry(id).or_insert_with(Sampling::new);
+                locked.contexts().announce();
                 SUCCESS
             }
             Err(code) => code,
         }
     }
 
-    /// Turns sampling off for a context.
+    /// Turns sampling off for a context. What was not fetched is lost.
     fn cuptiPCSamplingDisable(params: *mut ContextParams) {
-        let Some(params) = (unsafe { params.as_ref() }) else { return INVALID_PARAMETER };
-        match context_id(params, size_of::<ContextParams>()) {
-            Ok(id) => {
-                let mut contexts = CONTEXTS.lock().expect("nobody panics holding it");
-                contexts.get_or_insert_default().remove(&id).map_or(INVALID_OPERATION, |_| SUCCESS)
-            }
-            Err(code) => code,
-        }
+        let act = |contexts: &mut Contexts, id| { contexts.sampled.remove(&id); };
+        unsafe { alone(params, "cuptiPCSamplingDisable", true, |_| true, act) }
     }
 
     /// Starts, where start and stop were asked for.
     fn cuptiPCSamplingStart(params: *mut ContextParams) {
-        let Some(params) = (unsafe { params.as_ref() }) else { return INVALID_PARAMETER };
-        with_context(params, size_of::<ContextParams>(), |sampling| {
-            if sampling.attributes[6] == 0 || sampling.started {
-                return INVALID_OPERATION;
+        let possible = |sampling: &Sampling| sampling.attributes[START_STOP as usize] != 0 && !sampling.started;
+        let act = |contexts: &mut Contexts, id| {
+            if let Some(sampling) = contexts.sampled.get_mut(&id) {
+                sampling.started = true;
+                sampling.range += 1;
             }
-            sampling.started = true;
-            SUCCESS
-        })
+        };
+        unsafe { alone(params, "cuptiPCSamplingStart", false, possible, act) }
     }
 
     /// Stops.
     fn cuptiPCSamplingStop(params: *mut ContextParams) {
-        let Some(params) = (unsafe { params.as_ref() }) else { return INVALID_PARAMETER };
-        with_context(params, size_of::<ContextParams>(), |sampling| {
-            if !sampling.started {
-                return INVALID_OPERATION;
+        let act = |contexts: &mut Contexts, id| {
+            if let Some(sampling) = contexts.sampled.get_mut(&id) {
+                sampling.started = false;
             }
-            sampling.started = false;
-            SUCCESS
-        })
+        };
+        unsafe { alone(params, "cuptiPCSamplingStop", true, |sampling| sampling.started, act) }
     }
 
-    /// What was sampled: nothing.
+    /// What was sampled since the last call.
     fn cuptiPCSamplingGetData(params: *mut GetDataParams) {
         let Some(params) = (unsafe { params.as_mut() }) else { return INVALID_PARAMETER };
         let Some(data) = (unsafe { params.data.as_mut() }) else { return INVALID_PARAMETER };
-        with_context(&params.head, size_of::<GetDataParams>(), |_| {
-            data.total_samples = 0;
-            data.dropped_samples = 0;
-            data.total_pcs = 0;
-            data.remaining_pcs = 0;
-            data.foreign_samples = 0;
-            if data.size >= size_of::<SamplingData>() {
-                data.buffer_full = 0;
-            }
-            SUCCESS
-        })
+        if !unsafe { fit(data) } {
+            return INVALID_PARAMETER;
+        }
+        with_context(&params.head, size_of::<GetDataParams>(), |contexts, id| unsafe { fetch(contexts, id, data) })
     }
 
     /// Sets attributes.
@@ -278,11 +217,9 @@ cupti_api! {
             return code;
         }
         for slot in 0..total {
-            let index = total - 1 - slot;
-            let mut name = reason_name(index).into_bytes();
-            name.resize(STRING_SIZE, 0);
+            let (index, name) = stall_reasons::entry(slot, STRING_SIZE);
             unsafe {
-                params.indices.add(slot).write(index as u32);
+                params.indices.add(slot).write(index);
                 std::ptr::copy_nonoverlapping(name.as_ptr(), *params.names.add(slot), STRING_SIZE);
             }
         }
@@ -296,11 +233,7 @@ cupti_api! {
             return INVALID_PARAMETER;
         }
         let bytes = unsafe { std::slice::from_raw_parts(params.cubin, params.cubin_size) };
-        let step = bytes.len() / 1024 + 1;
-        let hash = bytes.iter().step_by(step).fold(0x811c_9dc5u32, |hash, byte| {
-            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-        });
-        params.crc = u64::from(hash ^ params.cubin_size as u32);
+        params.crc = cubin_crc(bytes);
         SUCCESS
     }
 

@@ -36,7 +36,7 @@ pub struct Settings {
     pub buffer_records: usize,
     /// At process end, complete buffers are delivered from a thread of CUPTI's.
     pub exit_buffers: bool,
-    /// Any call after `cuptiFinalize` aborts.
+    /// A call after `cuptiFinalize`, or for a context that is gone, aborts.
     pub strict: bool,
     /// Number of stall reasons.
     pub stall_reasons: usize,
@@ -126,7 +126,8 @@ fn records(value: &str) -> Records {
     records
 }
 
-fn text(name: &str) -> String {
+/// A variable's value; "" when unset.
+pub fn text(name: &str) -> String {
     let name = CString::new(name).expect("no NUL in our own names");
     // SAFETY: getenv returns null or a NUL-terminated string, copied at once.
     unsafe {
@@ -149,7 +150,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Nonsense stops the test rather than hiding in it.
-fn unusable(name: &str, value: &str) -> ! {
+pub fn unusable(name: &str, value: &str) -> ! {
     eprintln!("simulated CUPTI: cannot use {name}={value}");
     std::process::abort()
 }

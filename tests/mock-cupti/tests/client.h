@@ -63,7 +63,12 @@ struct callback_data {
 	F(cuptiActivityGetNextRecord, (uint8_t *, size_t, void **)) \
 	F(cuptiActivityGetNumDroppedRecords, (void *, uint32_t, size_t *)) \
 	F(cuptiActivitySetAttribute, (uint32_t, size_t *, void *)) F(cuptiGetVersion, (uint32_t *)) \
-	F(cuptiFinalize, (void))
+	F(cuptiFinalize, (void)) F(cuCtxCreate_v2, (void **, unsigned, int)) F(cuCtxDestroy_v2, (void *)) \
+	F(cuptiPCSamplingEnable, (void *)) F(cuptiPCSamplingDisable, (void *)) F(cuptiPCSamplingStart, (void *)) \
+	F(cuptiPCSamplingStop, (void *)) F(cuptiPCSamplingGetData, (void *)) \
+	F(cuptiPCSamplingSetConfigurationAttribute, (void *)) F(cuptiPCSamplingGetNumStallReasons, (void *)) \
+	F(cuptiPCSamplingGetStallReasons, (void *)) F(cuptiGetCubinCrc, (void *)) \
+	F(cuptiRegisterComputeCrcCallback, (void (*)(const void *, size_t, uint64_t *)))
 
 #define POINTER(name, args) static int(*name) args;
 FUNCTIONS(POINTER)
@@ -71,7 +76,9 @@ FUNCTIONS(POINTER)
 static const char PTX[] =
 	".version 5.0\n.target sm_52\n.address_size 64\n"
 	".visible .entry _Z5shortv() { ret; }\n"
-	".visible .entry _Z14long_ns300000000v() { ret; }\n";
+	".visible .entry _Z14long_ns300000000v() { ret; }\n"
+	".visible .entry one_ns1000000() { ret; }\n"
+	".visible .entry three_ns3000000() { ret; }\n";
 
 static void *context, *module, *short_kernel, *long_kernel, *stream;
 
