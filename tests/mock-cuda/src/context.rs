@@ -126,13 +126,14 @@ impl Context {
     }
 
     fn destroy(this: &'static Object<Context>) {
-        let _inside = this.hold.enter(c"cuCtxDestroy");
         export::resource(
             export::CONTEXT_DESTROY_STARTING,
             this.handle().cast(),
             std::ptr::null_mut(),
             std::ptr::null(),
         );
+        // Told before: a client may end PC sampling of it in that callback.
+        let _inside = this.hold.enter(c"cuCtxDestroy");
         timeline::sleep_until(this.ready());
         for stream in this
             .streams

@@ -134,15 +134,21 @@ pub fn run(
         NOT_INITIALIZED.0
     } else {
         let scripted = name_of(function).and_then(faults::check);
-        with_callbacks(DOMAIN_DRIVER, function, params, symbol, |call| match scripted {
-            Some(0) | None => {
-                name_of(function).into_iter().for_each(faults::raise);
-                // Callbacks come outside: CUPTI's clients call the driver from them.
-                let _inside = hold::enter(function);
-                body(call)
-            }
-            Some(code) => Err(Error(code)),
-        })
+        with_callbacks(
+            DOMAIN_DRIVER,
+            function,
+            params,
+            symbol,
+            |call| match scripted {
+                Some(0) | None => {
+                    name_of(function).into_iter().for_each(faults::raise);
+                    // Callbacks come outside: CUPTI's clients call the driver from them.
+                    let _inside = hold::enter(function);
+                    body(call)
+                }
+                Some(code) => Err(Error(code)),
+            },
+        )
     };
     // CUPTI's own look for its driver is no call of the program's.
     if log::on() && !(function.cbid == EXPORT_TABLE && result == 0) {

@@ -100,26 +100,15 @@ fn needs(cbid: u32) -> Option<Holds> {
         // Launches of kernels and graphs.
         307 | 442 | 477 | 478 | 514 | 515 | 652 | 653 => Some(Holds::Launches),
         // Modules, libraries and what is found in them: libraries are loaded when first used.
-        18..=23 | 322 | 678..=683 => Some(Holds::Launches),
+        18..=23 | 678..=683 => Some(Holds::Launches),
         // Waiting and asking whether one would have to.
         17 | 120 | 121 | 125 | 126 | 439 | 440 | 800 => Some(Holds::All),
-        // Initialisation, look-ups, devices, which context is current, names, capture states.
-        1..=16
-        | 135
-        | 235
-        | 259
-        | 303
-        | 304
-        | 323
-        | 324
-        | 372
-        | 373
-        | 386
-        | 387
-        | 392
-        | 482
-        | 483 => None,
-        499 | 500 | 544 | 566 | 626 | 647 | 673 | 677 | 718 | 719 | 737 | 757 => None,
+        // Initialisation, look-ups, devices, names, capture states, and contexts: the destruction of
+        // one holds it by itself.
+        1..=16 | 135 | 235 | 259 | 303 | 304 | 322 | 323 | 324 | 372 | 373 | 386 | 387 | 392 => {
+            None
+        }
+        482 | 483 | 499 | 500 | 544 | 566 | 626 | 647 | 673 | 677 | 718 | 719 | 737 | 757 => None,
         _ => Some(Holds::Calls),
     }
 }

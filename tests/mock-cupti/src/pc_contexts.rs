@@ -28,6 +28,8 @@ const HARDWARE_BUFFER: u32 = 4;
 pub const MODE: u32 = 5;
 /// Attribute.
 pub const START_STOP: u32 = 6;
+/// Attribute.
+pub const DATA_BUFFER: u32 = 8;
 const SERIALIZED: u64 = 2;
 /// Attribute states: the type and the value are wrong.
 pub const BAD_TYPE: i32 = 1;
@@ -136,23 +138,29 @@ impl Contexts {
     }
 
     /// The checksum of a function's machine code.
-    pub fn checksum(&mut self, function: &Function) -> u64 {
+    pub fn checksum(&self, function: &Function) -> u64 {
         let key = (function.cubin.addr(), function.cubin_size);
-        *self.checksums.entry(key).or_insert_with(|| {
+        self.checksums.get(&key).copied().unwrap_or_default()
+    }
+
+    /// At the first launch from a module, on the thread that launches.
+    fn ask_for_checksum(&mut self, run: &KernelRun) {
+        let key = (run.cubin.addr(), run.cubin_size);
+        self.checksums.entry(key).or_insert_with(|| {
             let callback = *CRC.lock().expect("nobody panics holding it");
             let mut crc = 0;
             // SAFETY: machine code is never freed; the callback is the client's.
             unsafe {
                 match callback {
-                    Some(callback) => callback(function.cubin, function.cubin_size, &raw mut crc),
+                    Some(callback) => callback(run.cubin, run.cubin_size, &raw mut crc),
                     None => {
-                        let code = function.cubin.cast();
-                        crc = cubin_crc(std::slice::from_raw_parts(code, function.cubin_size));
+                        let code = std::slice::from_raw_parts(run.cubin.cast(), run.cubin_size);
+                        crc = cubin_crc(code);
                     }
                 }
             }
             crc
-        })
+        });
     }
 }
 
@@ -165,6 +173,7 @@ pub unsafe extern "C" fn sampled(call: *mut ApiCall, runs: *const KernelRun, cou
     };
     let mut locked = pc_lock::lock();
     for run in runs {
+        locked.contexts().ask_for_checksum(run);
         let Some(sampling) = locked.contexts().sampled.get_mut(&run.context_id) else {
             continue;
         };

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::{INVALID_OPERATION, OUT_OF_MEMORY, SUCCESS, driver};
-use crate::pc_contexts::Contexts;
+use crate::pc_contexts::{Contexts, DATA_BUFFER};
 use crate::pc_samples::Counts;
 use crate::pc_sys::{PcData, SamplingData};
 use crate::stall_reasons::REASONS;
@@ -16,27 +16,51 @@ fn record_size() -> usize {
     if settings::get().version < 22 { 56 } else { 64 }
 }
 
-/// Records of a context, as many as the client has room for.
+fn clear(data: &mut SamplingData, full: bool) {
+    (data.total_samples, data.dropped_samples) = (0, 0);
+    (data.total_pcs, data.remaining_pcs) = (0, 0);
+    data.foreign_samples = 0;
+    if data.size >= size_of::<SamplingData>() {
+        data.buffer_full = u8::from(full);
+    }
+}
+
+/// Records of a context, as many as the client has room for, unless the hardware buffer is full.
 ///
 /// # Safety
 ///
 /// The client's buffer has passed [`fit`].
 pub unsafe fn fetch(contexts: &mut Contexts, id: u32, data: &mut SamplingData) -> i32 {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    let script = pc_script::get();
-    let full = CALLS.fetch_add(1, Ordering::Relaxed) < script.full;
-    (
-        data.total_samples,
-        data.dropped_samples,
-        data.foreign_samples,
-    ) = (0, 0, 0);
-    (data.total_pcs, data.remaining_pcs) = (0, 0);
-    if data.size >= size_of::<SamplingData>() {
-        data.buffer_full = u8::from(full);
-    }
+    let full = CALLS.fetch_add(1, Ordering::Relaxed) < pc_script::get().full;
+    clear(data, full);
     if full {
         return OUT_OF_MEMORY;
     }
+    // SAFETY: the caller's promise.
+    unsafe { give(contexts, id, data) }
+}
+
+/// What is left when sampling of a context ends, into the buffer that the client named for it.
+pub fn leave(contexts: &mut Contexts, id: u32) {
+    let address = contexts
+        .sampled
+        .get(&id)
+        .map_or(0, |sampling| sampling.attributes[DATA_BUFFER as usize]);
+    let data: *mut SamplingData = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: null or the client's struct, which it leaves alone until now.
+    unsafe {
+        if let Some(data) = data.as_mut()
+            && fit(data)
+        {
+            clear(data, false);
+            give(contexts, id, data);
+        }
+    }
+}
+
+unsafe fn give(contexts: &mut Contexts, id: u32, data: &mut SamplingData) -> i32 {
+    let script = pc_script::get();
     let Some(mut sampling) = contexts.sampled.remove(&id) else {
         return INVALID_OPERATION;
     };

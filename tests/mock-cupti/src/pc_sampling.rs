@@ -2,11 +2,11 @@
 //!
 //! The order of locks is the real one, see [`pc_lock`]: every call takes the lock, start, stop and
 //! disable also the context. Stop and disable wait for queued kernels when those are not run one at
-//! a time. `SAMPLING_DATA_BUFFER` and the sizes of buffers are kept and change nothing.
+//! a time. Sizes of buffers are kept and change nothing.
 
 use crate::api::{INVALID_CONTEXT, INVALID_OPERATION, INVALID_PARAMETER, SUCCESS, driver};
 use crate::pc_contexts::{BAD_TYPE, CRC, ComputeCrc, Contexts, START_STOP, Sampling, cubin_crc};
-use crate::pc_records::{fetch, fit};
+use crate::pc_records::{fetch, fit, leave};
 use crate::pc_sys::{
     ConfigurationParams, ContextParams, CubinCrcParams, GetDataParams, NumReasonsParams,
     ReasonsParams,
@@ -147,9 +147,12 @@ cupti_api! {
         }
     }
 
-    /// Turns sampling off for a context. What was not fetched is lost.
+    /// Turns sampling off for a context. What was not fetched goes into the client's data buffer.
     fn cuptiPCSamplingDisable(params: *mut ContextParams) {
-        let act = |contexts: &mut Contexts, id| { contexts.sampled.remove(&id); };
+        let act = |contexts: &mut Contexts, id| {
+            leave(contexts, id);
+            contexts.sampled.remove(&id);
+        };
         unsafe { alone(params, "cuptiPCSamplingDisable", true, |_| true, act) }
     }
 

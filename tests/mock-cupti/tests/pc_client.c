@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { PERIOD = 1, HARDWARE_BUFFER = 4, MODE = 5, START_STOP = 6, SERIALIZED = 2 };
+enum { PERIOD = 1, HARDWARE_BUFFER = 4, MODE = 5, START_STOP = 6, DATA_BUFFER = 8, SERIALIZED = 2 };
 enum { RECORDS = 256, REASONS = 128, SUBSCRIBED_LAUNCH = 307, MODULE_PROFILED = 8 };
 
 struct head {
@@ -168,7 +168,10 @@ static void continuous(void)
 	EXPECT(fetch_up_to(context, 3) == 0 && data.count == 3 && data.remaining == 5);
 	uint64_t total = data.total;
 	EXPECT(fetch() == 0 && data.count == 5 && data.remaining == 0 && close_to(total + data.total, 400));
-	EXPECT(call(cuptiPCSamplingDisable, context) == 0 && fetch() == 7);
+	/* What is left at the end goes where the client wants it. */
+	EXPECT(launch(one) == 0 && set(DATA_BUFFER, (uint64_t)&data, NULL) == 0);
+	data.count = 0;
+	EXPECT(call(cuptiPCSamplingDisable, context) == 0 && data.count == 8 && close_to(data.total, 400) && fetch() == 7);
 }
 
 /* A late call of enable, beside a thread that launches, is safe; a kernel is sampled while it runs. */

@@ -312,6 +312,8 @@ fn callback_ids(out: &mut Vec<Check>) {
         driver_cbid::GRAPH_LAUNCH_PTSZ = "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz",
         driver_cbid::LAUNCH_KERNEL_EX = "CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx",
         driver_cbid::LAUNCH_KERNEL_EX_PTSZ = "CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz",
+        resource_cbid::CONTEXT_CREATED = "CUPTI_CBID_RESOURCE_CONTEXT_CREATED",
+        resource_cbid::CONTEXT_DESTROY_STARTING = "CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING",
         resource_cbid::MODULE_LOADED = "CUPTI_CBID_RESOURCE_MODULE_LOADED",
         resource_cbid::MODULE_UNLOAD_STARTING = "CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING",
         resource_cbid::MODULE_PROFILED = "CUPTI_CBID_RESOURCE_MODULE_PROFILED",
