@@ -189,7 +189,7 @@ impl Sink for Accounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::Header;
+    use crate::events::{Header, Stack};
 
     fn kernel_event(name: &[u8], state: TextState, id: u32, end: u64) -> Event<'_> {
         let name = Text { bytes: name, state };
@@ -237,6 +237,7 @@ mod tests {
                     bytes: b"k",
                     state: TextState::Whole,
                 },
+                stack: Stack::NotTaken,
             },
         }
     }

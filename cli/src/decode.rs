@@ -5,9 +5,10 @@
 use parcagpu_abi::pc_sample::{STALL_REASON_NAME_LEN, STALL_REASON_SLOTS};
 use parcagpu_abi::probe;
 
-use crate::events::{Body, Event, Header, Kernel, Text, TextState};
+use crate::events::{Body, Event, Header, Kernel, Stack, Text, TextState};
 
 const HEADER: usize = 32;
+const TEXT_MAX: usize = 256;
 
 /// Reads numbers at fixed places; anything outside is `None`.
 struct Fields<'a>(&'a [u8]);
@@ -56,6 +57,13 @@ pub fn decode(bytes: &[u8]) -> Option<Event<'_>> {
             id: f.u32(HEADER)?,
             cbid: f.i32(HEADER + 4)?,
             name: f.text(HEADER + 8, HEADER + 16)?,
+            stack: match f.i32(HEADER + 12)? {
+                0 => Stack::NotTaken,
+                n => match usize::try_from(n) {
+                    Ok(n) => Stack::Taken(f.bytes(HEADER + 16 + TEXT_MAX, n)?),
+                    Err(_) => Stack::Failed,
+                },
+            },
         },
         probe::KERNEL_EXECUTED | probe::ACTIVITY_BATCH => Body::Kernel(kernel(&f)?),
         probe::PC_SAMPLE_BATCH => pc_sample(&f)?,
@@ -77,7 +85,7 @@ pub fn decode(bytes: &[u8]) -> Option<Event<'_>> {
         probe::ERROR => Body::Error {
             code: f.i32(HEADER)?,
             message: f.text(HEADER + 4, HEADER + 16)?,
-            component: f.bytes(HEADER + 16 + 256, f.u32(HEADER + 8)? as usize)?,
+            component: f.bytes(HEADER + 16 + TEXT_MAX, f.u32(HEADER + 8)? as usize)?,
         },
         probe::NVTX_EVENT_BATCH => Body::Nvtx {
             timestamp_ns: f.u64(HEADER)?,
@@ -202,9 +210,36 @@ mod tests {
             Body::Correlation {
                 id: 7,
                 cbid: -307,
-                name
+                name,
+                stack: Stack::NotTaken,
             }
         );
+    }
+
+    #[test]
+    fn a_stack_follows_the_room_for_the_name() {
+        let launch = |stack_bytes: i32| {
+            let mut bytes = header(0, 0);
+            for n in [7u32, 1, 1, stack_bytes.cast_unsigned()] {
+                bytes.extend(n.to_le_bytes());
+            }
+            bytes.push(b'k');
+            bytes.resize(HEADER + 16 + TEXT_MAX, 0);
+            for n in [0x1000u64, 0x2000] {
+                bytes.extend(n.to_le_bytes());
+            }
+            bytes
+        };
+        let stack = |bytes: &[u8]| match decode(bytes)?.body {
+            Body::Correlation { stack, .. } => {
+                Some((stack == Stack::Failed, stack.addresses().collect()))
+            }
+            _ => None,
+        };
+        assert_eq!(stack(&launch(16)), Some((false, vec![0x1000u64, 0x2000])));
+        assert_eq!(stack(&launch(8)), Some((false, vec![0x1000])));
+        assert_eq!(stack(&launch(-14)), Some((true, vec![])));
+        assert_eq!(stack(&launch(24)), None);
     }
 
     #[test]

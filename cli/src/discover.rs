@@ -214,7 +214,7 @@ impl Scanner {
 }
 
 /// The mapped file; `None` when it cannot be reached any more, an error when we may not look.
-fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<Option<File>> {
+pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<Option<File>> {
     let name = format!(
         "/proc/{pid}/map_files/{:x}-{:x}",
         mapping.start, mapping.end

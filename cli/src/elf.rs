@@ -10,7 +10,9 @@ use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::Elf;
 use goblin::elf::header::{ET_DYN, ET_EXEC, Header};
 use goblin::elf::program_header::{PF_X, PT_LOAD, ProgramHeader};
-use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOTE, SectionHeader};
+use goblin::elf::section_header::{
+    SHF_COMPRESSED, SHT_DYNSYM, SHT_NOTE, SHT_STRTAB, SHT_SYMTAB, SectionHeader,
+};
 use goblin::elf::sym::Symtab;
 
 const SECTION_MAX: u64 = 16 << 20;
@@ -127,34 +129,91 @@ fn text_at(texts: &[u8], at: usize) -> &[u8] {
     &rest[..end]
 }
 
+const CTX: Ctx = Ctx {
+    container: Container::Big,
+    le: Endian::Little,
+};
+
+fn table(file: &File, offset: u64, entry: u16, count: u16, want: usize) -> Option<Vec<u8>> {
+    (usize::from(entry) == want)
+        .then(|| {
+            read(
+                file,
+                offset,
+                u64::from(entry) * u64::from(count),
+                HEADERS_MAX,
+            )
+        })
+        .flatten()
+}
+
+/// What leads to everything else.
+struct Parts {
+    header: Header,
+    sections: Vec<SectionHeader>,
+    names: Vec<u8>,
+}
+
+impl Parts {
+    fn of(file: &File) -> Option<Self> {
+        let first = read(file, 0, 64, 64)?;
+        if !first.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let header: Header = Elf::parse_header(&first).ok()?;
+        if header.e_type != ET_DYN && header.e_type != ET_EXEC {
+            return None;
+        }
+        let count = header.e_shnum;
+        let bytes = table(file, header.e_shoff, header.e_shentsize, count, 64)?;
+        let sections = SectionHeader::parse_from(&bytes, 0, usize::from(count), CTX).ok()?;
+        let names = sections.get(usize::from(header.e_shstrndx))?;
+        let names = read(file, names.sh_offset, names.sh_size, SECTION_MAX)?;
+        Some(Self {
+            header,
+            sections,
+            names,
+        })
+    }
+}
+
+/// How much there is to read for names of functions and lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// Bytes of symbol tables and their texts.
+    pub symbols: u64,
+    /// Bytes of debug information, unpacked.
+    pub debug: u64,
+}
+
+/// Weighs a file by what its sections say; `None` when it is not a 64-bit little-endian ELF file.
+pub fn weigh(file: &File) -> Option<Weight> {
+    let parts = Parts::of(file)?;
+    let mut weight = Weight::default();
+    for section in &parts.sections {
+        let size = match u32::try_from(section.sh_flags).unwrap_or(0) & SHF_COMPRESSED {
+            0 => section.sh_size,
+            // The header of a packed section says how large it is unpacked.
+            _ => long(&read(file, section.sh_offset, 24, 24)?, 8)?,
+        };
+        let name = text_at(&parts.names, section.sh_name);
+        let part = match section.sh_type {
+            SHT_SYMTAB | SHT_DYNSYM | SHT_STRTAB => &mut weight.symbols,
+            _ if name.starts_with(b".debug") || name.starts_with(b".zdebug") => &mut weight.debug,
+            _ => continue,
+        };
+        *part = part.saturating_add(size);
+    }
+    Some(weight)
+}
+
 /// Reads a file; `None` when it is not a 64-bit little-endian ELF file or has no USDT notes.
 pub fn read_image(file: &File) -> Option<Image> {
-    let first = read(file, 0, 64, 64)?;
-    if !first.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let header: Header = Elf::parse_header(&first).ok()?;
-    if header.e_type != ET_DYN && header.e_type != ET_EXEC {
-        return None;
-    }
-    let ctx = Ctx::new(Container::Big, Endian::Little);
-    let table = |offset, entry: u16, count: u16, want: usize| {
-        (usize::from(entry) == want)
-            .then(|| {
-                read(
-                    file,
-                    offset,
-                    u64::from(entry) * u64::from(count),
-                    HEADERS_MAX,
-                )
-            })
-            .flatten()
-    };
-    let bytes = table(header.e_shoff, header.e_shentsize, header.e_shnum, 64)?;
-    let sections = SectionHeader::parse_from(&bytes, 0, usize::from(header.e_shnum), ctx).ok()?;
-    let names = sections.get(usize::from(header.e_shstrndx))?;
-    let names = read(file, names.sh_offset, names.sh_size, SECTION_MAX)?;
-
+    let Parts {
+        header,
+        sections,
+        names,
+    } = Parts::of(file)?;
     let note_section = sections
         .iter()
         .find(|s| s.sh_type == SHT_NOTE && text_at(&names, s.sh_name) == b".note.stapsdt")?;
@@ -173,8 +232,8 @@ pub fn read_image(file: &File) -> Option<Image> {
         return None;
     }
 
-    let bytes = table(header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
-    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), ctx)
+    let bytes = table(file, header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
+    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), CTX)
         .ok()?
         .iter()
         .filter(|p| p.p_type == PT_LOAD)
@@ -198,8 +257,7 @@ fn find_symbol(file: &File, sections: &[SectionHeader], wanted: &str) -> Option<
     let strings = sections.get(usize::try_from(symbols.sh_link).ok()?)?;
     let strings = read(file, strings.sh_offset, strings.sh_size, SECTION_MAX)?;
     let bytes = read(file, symbols.sh_offset, symbols.sh_size, SECTION_MAX)?;
-    let ctx = Ctx::new(Container::Big, Endian::Little);
-    let table = Symtab::parse(&bytes, 0, bytes.len() / 24, ctx).ok()?;
+    let table = Symtab::parse(&bytes, 0, bytes.len() / 24, CTX).ok()?;
     table
         .iter()
         .find(|s| s.st_shndx != 0 && text_at(&strings, s.st_name) == wanted.as_bytes())
@@ -327,11 +385,20 @@ mod tests {
     fn files_that_are_not_elf_are_passed_over() {
         let text = tempfile::tempfile().unwrap();
         text.write_all_at(&[b'x'; 4096], 0).unwrap();
-        assert!(read_image(&text).is_none());
+        assert!(read_image(&text).is_none() && weigh(&text).is_none());
         let cut = tempfile::tempfile().unwrap();
         let own = std::fs::read("/proc/self/exe").unwrap();
         cut.write_all_at(&own[..64], 0).unwrap();
         assert!(read_image(&cut).is_none());
+    }
+
+    #[test]
+    fn own_file_has_symbols_and_debug_information() {
+        let weight = weigh(&File::open("/proc/self/exe").unwrap()).unwrap();
+        assert!(
+            weight.symbols > 10_000 && weight.debug > 10_000,
+            "{weight:?}"
+        );
     }
 
     #[test]

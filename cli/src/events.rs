@@ -75,6 +75,29 @@ impl Text<'_> {
     }
 }
 
+/// The CPU stack of a launch: addresses in the process, leaf first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack<'a> {
+    /// It was not asked for.
+    NotTaken,
+    /// The kernel could not take it.
+    Failed,
+    /// Addresses of 8 bytes each.
+    Taken(&'a [u8]),
+}
+
+impl<'a> Stack<'a> {
+    /// The addresses; none where there is no stack.
+    pub fn addresses(self) -> impl Iterator<Item = u64> + 'a {
+        let bytes = match self {
+            Self::Taken(bytes) => bytes,
+            Self::NotTaken | Self::Failed => &[],
+        };
+        let (addresses, _) = bytes.as_chunks();
+        addresses.iter().map(|address| u64::from_le_bytes(*address))
+    }
+}
+
 /// A kernel record; what `kernel_executed` does not tell is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel<'a> {
@@ -131,6 +154,8 @@ pub enum Body<'a> {
         cbid: i32,
         /// Kernel or function.
         name: Text<'a>,
+        /// CPU stack, leaf first.
+        stack: Stack<'a>,
     },
     /// `kernel_executed`, or one record of `activity_batch`.
     Kernel(Kernel<'a>),

@@ -50,7 +50,7 @@ pub fn line(event: &Event<'_>, demangler: &mut Demangler) -> Value {
         })
     };
     match &event.body {
-        Body::Correlation { id, cbid, name } => {
+        Body::Correlation { id, cbid, name, .. } => {
             put(json!({"correlation_id": id, "cbid": cbid}));
             put(named(name));
         }

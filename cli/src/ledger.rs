@@ -5,13 +5,25 @@
 //! that live. Counters only grow, so the larger value is the later one.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parcagpu_abi::status::{Counter, State, Status, UNKNOWN};
 
 use crate::block;
 use crate::discover;
 use crate::session::Session;
+use crate::status::uuid;
 use crate::text::{count, plural};
+
+/// Counters of losses, what each counts and what became of it.
+const LOSSES: &[(Counter, &str, &str)] = &[
+    (Counter::RecordsDroppedByCupti, "record", "dropped by CUPTI"),
+    (Counter::BuffersRefused, "buffer", "refused (pool full)"),
+    (Counter::IdsExpired, "launch", "given up without a record"),
+    (Counter::NvtxDropped, "NVTX event", "dropped"),
+    (Counter::PcDropped, "PC sample", "dropped by the hardware"),
+    (Counter::CubinsRefused, "cubin", "not kept"),
+];
 
 /// Counters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +62,7 @@ pub struct Entry {
     reason: String,
     holder: String,
     last_error: String,
+    devices: BTreeMap<u32, String>,
 }
 
 /// All processes, by number.
@@ -94,6 +107,7 @@ impl Ledger {
             entry.start_ns = Some(id.start_ns);
             entry.comm.clone_from(&note.comm);
             if let Some(status) = &note.status {
+                entry.take_devices(status);
                 let counters = Counters::of(status);
                 match &mut entry.latest {
                     Some(latest) => latest.advance(&counters),
@@ -121,10 +135,17 @@ impl Entry {
             Some(latest) => latest.advance(&counters),
             None => self.latest = Some(counters),
         }
-        self.state = State::from_u32(status.state.load(std::sync::atomic::Ordering::Relaxed));
+        self.take_devices(status);
+        self.state = State::from_u32(status.state.load(Relaxed));
         self.reason = status.reason.load();
         self.holder = status.cupti_holder.load();
         self.last_error = status.last_error.load();
+    }
+
+    fn take_devices(&mut self, status: &Status) {
+        let known = status.devices.iter().filter(|d| d.known.load(Relaxed) == 1);
+        self.devices
+            .extend(known.map(|d| (d.ordinal.load(Relaxed), uuid(d))));
     }
 
     /// How far a counter went since we came; `None`: unknown.
@@ -144,21 +165,32 @@ impl Entry {
         )
     }
 
-    /// Losses inside the library, empty when there were none.
+    /// Losses inside the library since we came: what was lost and how, in words, and how many.
+    pub fn losses(&self) -> Vec<(&'static str, &'static str, u64)> {
+        LOSSES
+            .iter()
+            .filter_map(|(counter, noun, what)| {
+                let n = self.since(*counter).filter(|n| *n > 0)?;
+                Some((*noun, *what, n))
+            })
+            .collect()
+    }
+
+    /// [`Self::losses`] in one text, empty when there were none.
     pub fn library_losses(&self) -> String {
-        [
-            (Counter::RecordsDroppedByCupti, "record", "dropped by CUPTI"),
-            (Counter::BuffersRefused, "buffer", "refused (pool full)"),
-            (Counter::IdsExpired, "launch", "given up without a record"),
-            (Counter::NvtxDropped, "NVTX event", "dropped"),
-        ]
-        .iter()
-        .filter_map(|(counter, noun, what)| {
-            let n = self.since(*counter).filter(|n| *n > 0)?;
-            Some(format!("{} {what}", plural(n, noun)))
-        })
-        .collect::<Vec<_>>()
-        .join(", ")
+        let shown = |(noun, what, n)| format!("{} {what}", plural(n, noun));
+        let losses: Vec<String> = self.losses().into_iter().map(shown).collect();
+        losses.join(", ")
+    }
+
+    /// Start of the process, `CLOCK_BOOTTIME` ns; `None` as long as it told nothing.
+    pub fn start_ns(&self) -> Option<u64> {
+        self.start_ns
+    }
+
+    /// Devices of the process by ordinal, with their UUIDs.
+    pub fn devices(&self) -> &BTreeMap<u32, String> {
+        &self.devices
     }
 
     /// Why there is nothing, from the last status that was read.
@@ -230,8 +262,7 @@ mod tests {
     #[test]
     fn unknown_counters_stay_unknown() {
         let status = Status::new();
-        status.counters[Counter::EagerSeen as usize]
-            .store(UNKNOWN, std::sync::atomic::Ordering::Relaxed);
+        status.counters[Counter::EagerSeen as usize].store(UNKNOWN, Relaxed);
         let mut entry = Entry::default();
         entry.take(&status);
         assert_eq!(entry.launches_seen(), None);

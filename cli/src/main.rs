@@ -6,7 +6,7 @@ use clap::Parser;
 
 use parcagpu_cli::options::{Cli, Command};
 use parcagpu_cli::refusal::Refusal;
-use parcagpu_cli::{doctor, report, run, status, top, watch};
+use parcagpu_cli::{doctor, record, report, run, status, top, watch};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         Command::Trace(options) => watch::trace(&options),
         Command::Top(options) => top::top(&options),
         Command::Run(options) => run::run(&options),
+        Command::Record(options) => record::record(options),
         Command::Report(options) => report::report(&options),
         Command::Status(options) => status::status(&options),
         Command::Doctor(options) => doctor::doctor(&options),

@@ -35,6 +35,9 @@ pub enum Command {
     /// Start a command with the library preloaded and show its kernels
     #[command(after_long_help = RUN_HELP)]
     Run(RunOptions),
+    /// Keep what the probes say in a file, for later
+    #[command(after_long_help = RECORD_HELP)]
+    Record(RecordOptions),
     /// Make text, a page, a trace or a profile of a recording
     #[command(after_long_help = REPORT_HELP)]
     Report(ReportOptions),
@@ -93,6 +96,7 @@ Examples:
   parcagpu run -- python train.py
   parcagpu run --rate 100 -- ./app        sample as a long-running profiler would
   parcagpu run --trace --json --output trace.jsonl -- ./app
+  parcagpu run --record app.pgpu -- ./app  keep everything in a file too
 
 Every launch is sampled unless --rate says otherwise: PARCAGPU_RATE_LIMIT and
 PARCAGPU_GRAPH_RATE_LIMIT of the command are set. The command's output is left alone: what this
@@ -100,6 +104,23 @@ program has to say goes to stderr, or to --output. It watches only the processes
 starts: they get a private copy of the library, removed at the end. Ctrl-C goes to the command; a
 second one ends the waiting for it. Exit status: the command's, 128 + n if signal n killed it, 127
 if it is not there, 126 if it cannot be run.";
+
+const RECORD_HELP: &str = "\
+Examples:
+  parcagpu record -- python train.py              start a command, sample every launch of it
+  parcagpu record --pid 1234 --seconds 10 -o a.pgpu
+  parcagpu record                                 all processes that have the library, until Ctrl-C
+
+The file is complete up to the last second at any moment, also when this program is killed. It holds launches
+with their CPU stacks, kernels, PC samples, NVTX ranges, errors, the names of all of these, and what was lost.
+
+Stacks are walked by frame pointers: functions compiled without them (-fomit-frame-pointer, the default of most
+compilers) are missing from a stack or end it. Build with -fno-omit-frame-pointer (C, C++) or -C
+force-frame-pointers=yes (Rust); Python 3.12 and later: run with python -X perf. Names come from symbol tables,
+debug information and /tmp/perf-PID.map; what has no name is shown as [file+0xoffset].
+
+A command is started as by `parcagpu run`, which see: private copy of the library, exit status, Ctrl-C.
+`parcagpu report` makes pages, traces and profiles of the file.";
 
 const REPORT_HELP: &str = "\
 Examples:
@@ -189,9 +210,9 @@ pub struct Scope {
     /// Stop after so many seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Size of the ring buffer between kernel and this program
-    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub ring_mib: u32,
+    /// Size of the ring buffer between kernel and this program [default: 8, for record 32]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ring_mib: Option<u32>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -244,6 +265,44 @@ pub struct TopOptions {
     pub nvtx: bool,
 }
 
+/// What goes into a recording.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Recording")]
+pub struct KeepOptions {
+    /// Replace the file if it is there
+    #[arg(long)]
+    pub force: bool,
+    /// Do not take the CPU stacks of launches
+    #[arg(long)]
+    pub no_stacks: bool,
+    /// Keep the machine code of kernels too, to resolve PC samples with
+    #[arg(long)]
+    pub cubins: bool,
+}
+
+/// `parcagpu record`
+#[derive(Args, Debug)]
+pub struct RecordOptions {
+    /// Which processes and how long.
+    #[command(flatten)]
+    pub scope: Scope,
+    /// The file
+    #[arg(long, short, value_name = "FILE", default_value = "parcagpu.pgpu")]
+    pub output: PathBuf,
+    /// What goes in.
+    #[command(flatten)]
+    pub keep: KeepOptions,
+    /// Launches of the command sampled per second and thread [default: all]
+    #[arg(long, value_name = "N", value_parser = rate, requires = "command")]
+    pub rate: Option<f64>,
+    /// Graph launches of the command sampled per second and thread [default: as --rate]
+    #[arg(long, value_name = "N", value_parser = rate, requires = "command")]
+    pub graph_rate: Option<f64>,
+    /// Start this command and record what it does
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
 /// `parcagpu run`
 #[derive(Args, Debug)]
 pub struct RunOptions {
@@ -275,6 +334,12 @@ pub struct RunOptions {
     /// Write the results to this file instead of stderr
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Record everything in this file too; see parcagpu record --help
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// What goes into the recording.
+    #[command(flatten)]
+    pub keep: KeepOptions,
     /// Size of the ring buffer between kernel and this program
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ring_mib: u32,
@@ -351,6 +416,17 @@ mod tests {
         };
         assert!(!run.json);
         assert_eq!(run.command, ["app", "--json", "-x"]);
+    }
+
+    #[test]
+    fn what_is_recorded() {
+        let cli = Cli::parse_from(["parcagpu", "record", "--cubins", "--", "app", "--force"]);
+        let Command::Record(record) = cli.command else {
+            panic!("not record")
+        };
+        assert_eq!(record.command, ["app", "--force"]);
+        assert!(record.keep.cubins && !record.keep.force);
+        assert!(Cli::try_parse_from(["parcagpu", "record", "--rate", "1"]).is_err());
     }
 
     #[test]

@@ -23,12 +23,13 @@ use crate::library;
 use crate::options::RunOptions;
 use crate::preflight;
 use crate::private_copy::PrivateCopy;
+use crate::record::{Fan, Tape};
 use crate::refusal::refuse;
 use crate::session::{Session, Sink, Wanted};
 use crate::signals;
 use crate::table::{self, Layout};
 use crate::top;
-use crate::trace::{Both, Style, Tracer};
+use crate::trace::{Style, Tracer};
 use crate::watch;
 
 /// More than any program launches.
@@ -38,6 +39,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// `parcagpu run`
 pub fn run(options: &RunOptions) -> Result<ExitCode> {
+    let keep = &options.keep;
+    if options.record.is_none() && (keep.force || keep.no_stacks || keep.cubins) {
+        return Err(refuse(
+            "--force, --no-stacks and --cubins are about a recording: --record FILE is missing",
+        ));
+    }
+    run_showing(options, true)
+}
+
+/// [`run`]; without `show` nothing is shown but what was recorded.
+pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
     if let Some(word) = options.command.first()
         && word.to_string_lossy().starts_with('-')
     {
@@ -56,7 +68,11 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
         ),
         None => Box::new(std::io::stderr()),
     };
-    let mut view = View::new(options, out);
+    let tape = match &options.record {
+        Some(path) => Some(Tape::create(path, options.keep, words(&options.command))?),
+        None => None,
+    };
+    let mut view = View::new(options, out, show, tape);
     let mut session = Session::load(
         Wanted {
             probes: view.probes(),
@@ -65,6 +81,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
             discover: false,
             only: None,
             ring_bytes: options.ring_mib << 20,
+            stacks: options.record.is_some() && !options.keep.no_stacks,
         },
         view.sink(),
     )?;
@@ -89,6 +106,12 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
             ExitCode::from(130)
         }
     })
+}
+
+/// The command, for people.
+fn words(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|w| w.to_string_lossy()).collect();
+    words.join(" ")
 }
 
 fn start(options: &RunOptions, copy: &PrivateCopy) -> std::io::Result<Child> {
@@ -194,6 +217,8 @@ struct View {
     accounts: Rc<RefCell<Accounts>>,
     ledger: Ledger,
     tracer: Option<Rc<RefCell<Tracer>>>,
+    tape: Option<Tape>,
+    show: bool,
     out: Option<Box<dyn Write>>,
     json: bool,
     raw_names: bool,
@@ -202,7 +227,7 @@ struct View {
 }
 
 impl View {
-    fn new(options: &RunOptions, out: Box<dyn Write>) -> Self {
+    fn new(options: &RunOptions, out: Box<dyn Write>, show: bool, tape: Option<Tape>) -> Self {
         let style = Style {
             json: options.json,
             raw_names: options.raw_names,
@@ -217,6 +242,8 @@ impl View {
             accounts: Rc::default(),
             ledger: Ledger::default(),
             tracer,
+            tape,
+            show,
             out,
             json: options.json,
             raw_names: options.raw_names,
@@ -226,24 +253,30 @@ impl View {
     }
 
     fn probes(&self) -> Vec<&'static str> {
-        match self.tracer {
-            Some(_) => probe::ALL.iter().map(|p| p.name).collect(),
-            None => top::probes(),
+        if self.tracer.is_some() || self.tape.is_some() {
+            return probe::ALL.iter().map(|p| p.name).collect();
         }
+        top::probes()
     }
 
     fn sink(&self) -> Rc<RefCell<dyn Sink>> {
-        match &self.tracer {
-            Some(tracer) => Rc::new(RefCell::new(Both(
-                Rc::clone(tracer),
-                Rc::clone(&self.accounts),
-            ))),
-            None => Rc::clone(&self.accounts) as Rc<RefCell<dyn Sink>>,
+        let mut sinks = vec![Rc::clone(&self.accounts) as Rc<RefCell<dyn Sink>>];
+        if let Some(tracer) = &self.tracer {
+            sinks.push(Rc::clone(tracer) as Rc<RefCell<dyn Sink>>);
         }
+        sinks.extend(self.tape.as_ref().map(Tape::sink));
+        Rc::new(RefCell::new(Fan(sinks)))
     }
 
     fn tick(&mut self, session: &Session) {
         self.ledger.refresh(session);
+        if let Some(tape) = &mut self.tape
+            && let Err(e) = tape.tick(session, &self.ledger)
+        {
+            // The command goes on.
+            eprintln!("parcagpu: {e:#}; the recording ends here");
+            self.tape = None;
+        }
         if let Some(tracer) = &self.tracer {
             tracer.borrow_mut().flush();
         }
@@ -290,6 +323,15 @@ impl View {
 
     fn end(&mut self, session: &Session) -> Result<()> {
         self.ledger.refresh(session);
+        if let Some(tape) = self.tape.take() {
+            tape.end(session, &self.ledger)?;
+        }
+        if !self.show {
+            for line in watch::coverage_lines(&self.accounts.borrow(), &self.ledger) {
+                eprintln!("{line}");
+            }
+            return Ok(());
+        }
         if let Some(tracer) = &self.tracer {
             tracer.borrow_mut().flush();
             eprintln!("{}", tracer.borrow().summary(session));

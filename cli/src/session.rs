@@ -3,7 +3,7 @@
 //! One thread owns a [`Session`]. Dropping it detaches from everything, which lowers the semaphores
 //! in the watched processes. The loaded object lives as long as our process: it is leaked once.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::mem::MaybeUninit;
@@ -40,6 +40,9 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/parcagpu.skel.rs"));
 }
 
+/// Events taken at once.
+const TURN: u32 = 1 << 16;
+
 /// Takes the events.
 pub trait Sink {
     /// One event.
@@ -61,6 +64,8 @@ pub struct Wanted {
     pub only: Option<(FileId, std::path::PathBuf)>,
     /// Size of the ring buffer, bytes; rounded up to a power of two of at least a page.
     pub ring_bytes: u32,
+    /// Take the CPU stack of every launch.
+    pub stacks: bool,
 }
 
 /// Names a process for good: a number may be used again.
@@ -108,6 +113,8 @@ pub struct Session {
     wanted: Wanted,
     found: Vec<Found>,
     undecodable: Rc<RefCell<u64>>,
+    /// Events taken in this call of [`Session::poll`].
+    turn: Rc<Cell<u32>>,
     warned: Vec<String>,
     // Files we were told to attach to.
     own: Vec<FileId>,
@@ -182,16 +189,21 @@ impl Session {
                 inode => u32::try_from(inode)?,
             };
         rodata.filter_pids = !wanted.choice.is_all();
+        rodata.take_stacks = wanted.stacks;
         let skel = open.load().map_err(|e| load_refused(&e))?;
         let undecodable = Rc::new(RefCell::new(0));
         let bad = Rc::clone(&undecodable);
+        let turn = Rc::new(Cell::new(0));
+        let taken = Rc::clone(&turn);
         let mut builder = RingBufferBuilder::new();
         builder.add(&skel.maps.events, move |bytes| {
             match decode(bytes) {
                 Some(event) => sink.borrow_mut().event(&event),
                 None => *bad.borrow_mut() += 1,
             }
-            0
+            taken.set(taken.get() + 1);
+            // As if a signal had come: the rest stays for the next call.
+            if taken.get() < TURN { 0 } else { -libc::EINTR }
         })?;
         let ring = builder.build()?;
         Ok(Self {
@@ -203,6 +215,7 @@ impl Session {
             wanted,
             found: Vec::new(),
             undecodable,
+            turn,
             warned: Vec::new(),
             own: Vec::new(),
         })
@@ -388,17 +401,32 @@ impl Session {
         self.attached.len()
     }
 
-    /// Hands what is there to the sink, waiting for at most `timeout` for something to come.
+    /// Hands what is there to the sink, waiting for at most `timeout` for something to come. Where events
+    /// come faster than they are taken this ends all the same, after [`TURN`] of them.
     pub fn poll(&self, timeout: Duration) -> Result<()> {
-        match self.ring.poll(timeout) {
-            Ok(()) => {}
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e).context("failed to read the ring buffer"),
+        self.turn.set(0);
+        let quiet = |result: libbpf_rs::Result<()>| match result {
+            Err(e) if e.kind() != ErrorKind::Interrupted => {
+                Err(e).context("failed to read the ring buffer")
+            }
+            _ => Ok(()),
+        };
+        quiet(self.ring.poll(timeout))?;
+        if self.turn.get() >= TURN {
+            return Ok(());
         }
         // A batch whose last record could not be read wakes nobody.
-        self.ring
-            .consume()
-            .context("failed to read the ring buffer")
+        quiet(self.ring.consume())
+    }
+
+    /// Hands all that is there to the sink, once nothing more comes.
+    pub fn drain(&self) -> Result<()> {
+        loop {
+            self.poll(Duration::ZERO)?;
+            if self.turn.get() < TURN {
+                return Ok(());
+            }
+        }
     }
 
     /// Leaves all processes; what is in the ring buffer stays.

@@ -90,7 +90,8 @@ fn ago(clock: libc::clockid_t, then: u64) -> Option<String> {
     (then != 0).then(|| duration(clock_ns(clock).saturating_sub(then).into()))
 }
 
-fn uuid(device: &Device) -> String {
+/// The UUID of a device as the driver's tools show it.
+pub fn uuid(device: &Device) -> String {
     let hex: Vec<String> = device
         .uuid
         .iter()

@@ -220,7 +220,7 @@ pub fn loss_line(session: &Session) -> String {
 impl Tracer {
     fn fields(&mut self, body: &Body<'_>) -> String {
         match body {
-            Body::Correlation { id, cbid, name } => {
+            Body::Correlation { id, cbid, name, .. } => {
                 format!("id={id} cbid={cbid} {}", self.name(name))
             }
             Body::Kernel(k) => {

@@ -26,8 +26,23 @@ use crate::trace::{Both, Style, Tracer};
 const SILENT_SHOWN: usize = 5;
 /// Status blocks are read this often.
 pub const REFRESH: Duration = Duration::from_secs(1);
+/// Size of the ring buffer unless told otherwise, MiB.
+const RING_MIB: u32 = 8;
 /// Longest wait for events: how late a signal or the end of a command is noticed.
 pub const POLL: Duration = Duration::from_millis(100);
+
+/// What a view takes from the processes.
+#[derive(Clone, Debug, Default)]
+pub struct Extent {
+    /// Probes, by name.
+    pub probes: Vec<&'static str>,
+    /// Also where it says the same as another.
+    pub kernel_executed_too: bool,
+    /// CPU stacks of launches.
+    pub stacks: bool,
+    /// Size of the ring buffer where the options name none; 0: [`RING_MIB`].
+    pub ring_mib: u32,
+}
 
 /// Loads and attaches as the options say, and tells so on stderr.
 pub fn start(
@@ -36,20 +51,39 @@ pub fn start(
     kernel_executed_too: bool,
     sink: Rc<RefCell<dyn Sink>>,
 ) -> Result<(Session, Ledger)> {
+    let extent = Extent {
+        probes,
+        kernel_executed_too,
+        ..Extent::default()
+    };
+    start_with(scope, extent, sink)
+}
+
+/// [`start`] for views that need more than probes.
+pub fn start_with(
+    scope: &Scope,
+    extent: Extent,
+    sink: Rc<RefCell<dyn Sink>>,
+) -> Result<(Session, Ledger)> {
     preflight::check()?;
     let choice = Choice::of(&scope.chosen)?;
     let named = scope.lib.as_deref().map(library::open).transpose()?;
+    let default_ring = match extent.ring_mib {
+        0 => RING_MIB,
+        n => n,
+    };
     let mut session = Session::load(
         Wanted {
-            probes,
-            kernel_executed_too,
+            probes: extent.probes,
+            kernel_executed_too: extent.kernel_executed_too,
             choice: choice.clone(),
             discover: true,
             only: named.as_ref().map(|library| {
                 let path = std::path::PathBuf::from(&library.path);
                 (library.id, path.canonicalize().unwrap_or(path))
             }),
-            ring_bytes: scope.ring_mib << 20,
+            ring_bytes: scope.ring_mib.unwrap_or(default_ring) << 20,
+            stacks: extent.stacks,
         },
         sink,
     )?;
@@ -159,7 +193,7 @@ pub fn pump(
 /// Leaves the processes, then takes what is still in the ring buffer.
 pub fn finish(session: &mut Session) -> Result<()> {
     session.detach();
-    session.poll(Duration::ZERO)
+    session.drain()
 }
 
 /// `parcagpu trace`

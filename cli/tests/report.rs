@@ -360,11 +360,11 @@ fn recording(path: &Path) {
     w.note(p, Note::Comm, 0, 0, "app");
     w.note(p, Note::LaunchesSeen, 0, 1 + 4, "");
     let name = w.name(b"_Z9vectorAddPKfS0_Pfi", false);
-    w.launch([100, p, 77, 5, 614, name, 0]).unwrap();
+    w.launch([100, p, 77, 5, 614, name, 0]);
     let mut row = [0; 19];
     row[..7].copy_from_slice(&[1_200, 7_000, p, 0, 1, 7, 5]);
     row[18] = name;
-    w.kernel(row).unwrap();
+    w.kernel(row);
     w.finish(9_000).unwrap();
 }
 

@@ -70,6 +70,7 @@ enum text_flag {
 #define PC_NAME_MAX 128
 #define COMPONENT_MAX 64
 #define MAX_PID_LEVELS 8
+#define STACK_MAX 127
 
 struct header {
 	__u32 probe;
@@ -85,8 +86,13 @@ struct correlation_event {
 	__u32 correlation_id;
 	__s32 cbid;
 	__u32 text_len;
-	__u32 pad;
+	__s32 stack_bytes; /* negative: why there is none */
 	char text[TEXT_MAX];
+};
+
+struct launch_event {
+	struct correlation_event e;
+	__u64 stack[STACK_MAX]; /* leaf first */
 };
 
 // No length: the text goes to its NUL or to the end of the event. Linux 5.15 allows 512 bytes of stack
@@ -162,9 +168,9 @@ struct resource_event {
 	char text[TEXT_MAX];
 };
 
-// Of struct Status (crate parcagpu-abi): up to and including the counters, and up to the devices.
+// Of struct Status (crate parcagpu-abi): up to and including the counters, and all of it.
 #define STATUS_COUNTERS_END 632
-#define STATUS_TEXTS_END 1672
+#define STATUS_END 2440
 
 struct process_key {
 	__u64 start_ns;
@@ -174,7 +180,7 @@ struct process_key {
 
 struct process {
 	char comm[16];
-	__u8 status[STATUS_TEXTS_END];
+	__u8 status[STATUS_END];
 };
 
 struct {
@@ -216,6 +222,7 @@ struct {
 // Inode number of our PID namespace, 0 for the initial one.
 const volatile __u32 own_pid_ns = 0;
 const volatile bool filter_pids = false;
+const volatile bool take_stacks = false;
 
 struct who {
 	__u64 start_ns;
@@ -315,7 +322,7 @@ static __always_inline __u32 read_text(char *to, __u32 max, __u64 from, __u32 *f
 
 // Keeps what the process says about itself; survives its exit.
 // A function of its own, so that its stack is gone when records are read.
-static __attribute__((noinline)) int read_status(struct pt_regs *ctx, __u64 start_ns, __u32 pid, bool texts)
+static __attribute__((noinline)) int read_status(struct pt_regs *ctx, __u64 start_ns, __u32 pid, bool whole)
 {
 	struct process_key key = {.start_ns = start_ns, .pid = pid};
 	// The distance from the probe site to the block, found in the ELF file; 0: it has none.
@@ -340,28 +347,67 @@ static __attribute__((noinline)) int read_status(struct pt_regs *ctx, __u64 star
 	if (!distance)
 		return 0;
 	block = (const void *)(PT_REGS_IP(ctx) + distance);
-	if (texts)
-		bpf_probe_read_user(process->status, STATUS_TEXTS_END, block);
+	if (whole)
+		bpf_probe_read_user(process->status, STATUS_END, block);
 	else
 		bpf_probe_read_user(process->status, STATUS_COUNTERS_END, block);
 	return 0;
 }
 
-// Only the last event of a batch wakes the reader.
-static __always_inline __u64 wake(__u32 i, __u32 count)
+typedef int (*emit_fn)(__u64 record, __u64 ids, __u64 start_ns, __u64 time_ns, __u64 flags);
+
+// Hands each record of a batch on; only the last one wakes the reader. ids: pid << 32 | tid.
+static __always_inline int each_record(const struct who *who, __u32 probe, __u64 ptrs, __u32 count,
+				       __u32 max, emit_fn emit)
 {
-	return i + 1 < count ? BPF_RB_NO_WAKEUP : 0;
+	__u64 now = bpf_ktime_get_ns();
+	__u64 ids = (__u64)who->pid << 32 | who->tid;
+
+	for (__u32 i = 0; i < max; i++) {
+		__u64 record;
+		if (i >= count)
+			break;
+		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
+			lose_record(probe);
+		else
+			emit(record, ids, who->start_ns, now, i + 1 < count ? BPF_RB_NO_WAKEUP : 0);
+	}
+	return 0;
+}
+
+// A function of its own, so that its stack is gone when the record is output.
+static __attribute__((noinline)) int output_launch(struct pt_regs *ctx, const struct who *who, __u64 id,
+						   __u64 cbid, __u64 name)
+{
+	struct correlation_event *e;
+	struct launch_event *l = bpf_ringbuf_reserve(&events, sizeof(*l), 0);
+
+	if (!l) {
+		lose_event(CUDA_CORRELATION);
+		return 0;
+	}
+	e = &l->e;
+	fill(&e->h, CUDA_CORRELATION, who);
+	e->correlation_id = id;
+	e->cbid = cbid;
+	e->text_len = read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
+	e->stack_bytes = bpf_get_stack(ctx, l->stack, sizeof(l->stack), BPF_F_USER_STACK);
+	bpf_ringbuf_submit(l, 0);
+	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(on_cuda_correlation, __u64 id, __s64 cbid, __u64 name)
 {
 	struct who who;
-	struct correlation_event e = {};
 
 	if (!identify(&who))
 		return 0;
 	read_status(ctx, who.start_ns, who.pid, false);
+	if (take_stacks)
+		return output_launch(ctx, &who, id, cbid, name);
+
+	struct correlation_event e = {};
 	fill(&e.h, CUDA_CORRELATION, &who);
 	e.correlation_id = id;
 	e.cbid = cbid;
@@ -403,7 +449,7 @@ int BPF_USDT(on_kernel_executed, __u64 start, __u64 end, __u64 id, __u64 device,
 	return 0;
 }
 
-// One record of a batch. ids: pid << 32 | tid.
+// One record of a batch.
 __attribute__((noinline)) int emit_kernel(__u64 record, __u64 ids, __u64 start_ns, __u64 time_ns,
 					  __u64 flags)
 {
@@ -435,24 +481,11 @@ SEC("usdt")
 int BPF_USDT(on_activity_batch, __u64 ptrs, __u64 count)
 {
 	struct who who;
-	__u32 n = (__u32)count;
-	__u64 now, ids;
 
 	if (!identify(&who))
 		return 0;
 	read_status(ctx, who.start_ns, who.pid, true);
-	now = bpf_ktime_get_ns();
-	ids = (__u64)who.pid << 32 | who.tid;
-	for (__u32 i = 0; i < PARCAGPU_BATCH_MAX; i++) {
-		__u64 record;
-		if (i >= n)
-			break;
-		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
-			lose_record(ACTIVITY_BATCH);
-		else
-			emit_kernel(record, ids, who.start_ns, now, wake(i, n));
-	}
-	return 0;
+	return each_record(&who, ACTIVITY_BATCH, ptrs, count, PARCAGPU_BATCH_MAX, emit_kernel);
 }
 
 __attribute__((noinline)) int emit_pc_sample(__u64 record, __u64 ids, __u64 start_ns, __u64 time_ns,
@@ -493,23 +526,10 @@ SEC("usdt")
 int BPF_USDT(on_pc_sample_batch, __u64 ptrs, __u64 count)
 {
 	struct who who;
-	__u32 n = (__u32)count;
-	__u64 now, ids;
 
 	if (!identify(&who))
 		return 0;
-	now = bpf_ktime_get_ns();
-	ids = (__u64)who.pid << 32 | who.tid;
-	for (__u32 i = 0; i < PARCAGPU_BATCH_MAX; i++) {
-		__u64 record;
-		if (i >= n)
-			break;
-		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
-			lose_record(PC_SAMPLE_BATCH);
-		else
-			emit_pc_sample(record, ids, who.start_ns, now, wake(i, n));
-	}
-	return 0;
+	return each_record(&who, PC_SAMPLE_BATCH, ptrs, count, PARCAGPU_BATCH_MAX, emit_pc_sample);
 }
 
 SEC("usdt")
@@ -635,23 +655,10 @@ SEC("usdt")
 int BPF_USDT(on_nvtx_event_batch, __u64 ptrs, __u64 count)
 {
 	struct who who;
-	__u32 n = (__u32)count;
-	__u64 now, ids;
 
 	if (!identify(&who))
 		return 0;
-	now = bpf_ktime_get_ns();
-	ids = (__u64)who.pid << 32 | who.tid;
-	for (__u32 i = 0; i < PARCAGPU_NVTX_BATCH_MAX; i++) {
-		__u64 record;
-		if (i >= n)
-			break;
-		if (bpf_probe_read_user(&record, sizeof(record), (const void *)(ptrs + i * 8)))
-			lose_record(NVTX_EVENT_BATCH);
-		else
-			emit_nvtx_event(record, ids, who.start_ns, now, wake(i, n));
-	}
-	return 0;
+	return each_record(&who, NVTX_EVENT_BATCH, ptrs, count, PARCAGPU_NVTX_BATCH_MAX, emit_nvtx_event);
 }
 
 SEC("usdt")

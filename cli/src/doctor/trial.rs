@@ -45,6 +45,7 @@ fn attempt(file: Option<&Library>) -> anyhow::Result<&'static str> {
         discover: false,
         only: None,
         ring_bytes: 1 << 16,
+        stacks: true,
     };
     let mut session = Session::load(wanted, Rc::new(RefCell::new(Nothing)))?;
     let Some(file) = file else {

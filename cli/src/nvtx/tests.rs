@@ -1,5 +1,5 @@
 use super::*;
-use crate::events::Header;
+use crate::events::{Header, Stack};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -48,6 +48,7 @@ fn launch<'a>(tid: u32, time: u64, id: u32) -> Event<'a> {
             id,
             cbid: -307,
             name: text("k"),
+            stack: Stack::NotTaken,
         },
     }
 }

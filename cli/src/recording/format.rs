@@ -68,7 +68,7 @@ pub enum Kind {
     Nvtx = 11,
     /// Rows: time, process, code (zigzag), component, message.
     Errors = 12,
-    /// Process, checksum, offset, bytes in all; then bytes. Parts come in order.
+    /// Checksum, offset, bytes in all; then bytes. Parts of one cubin come in order. Once for all processes.
     Cubin = 13,
     /// End, ns of `CLOCK_MONOTONIC`. Nothing follows.
     End = 14,
@@ -105,7 +105,7 @@ pub enum Note {
     Comm = 1,
     /// Text: name of the thread `key`.
     Thread = 2,
-    /// Text: name of the stream `key`.
+    /// Text: name of the stream with handle `key`.
     Stream = 3,
     /// Text: UUID of the device `key`.
     DeviceUuid = 4,
@@ -127,12 +127,14 @@ pub enum Note {
     Domain = 12,
     /// Value: size of the cubin with checksum `key`.
     Cubin = 13,
+    /// Value: how many; text: of what. Like [`Note::Loss`], of what makes no sum wrong.
+    Gap = 14,
 }
 
 impl Note {
     /// The note of a number; `None`: not known to this version.
     pub fn from_u64(n: u64) -> Option<Self> {
-        const ALL: [Note; 13] = [
+        const ALL: [Note; 14] = [
             Note::Comm,
             Note::Thread,
             Note::Stream,
@@ -146,6 +148,7 @@ impl Note {
             Note::StallReason,
             Note::Domain,
             Note::Cubin,
+            Note::Gap,
         ];
         ALL.into_iter().find(|note| *note as u64 == n)
     }
@@ -162,6 +165,6 @@ mod tests {
             assert!(Note::from_u64(n.into()).is_none_or(|note| note as u8 == n));
         }
         assert_eq!((0..=u8::MAX).filter_map(Kind::from_u8).count(), 14);
-        assert_eq!((0..=255).filter_map(Note::from_u64).count(), 13);
+        assert_eq!((0..=255).filter_map(Note::from_u64).count(), 14);
     }
 }

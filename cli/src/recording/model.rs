@@ -46,6 +46,8 @@ pub struct Recording {
     /// What was lost on the way and belongs to no process alone, in words and numbers; each process has
     /// these among its own too.
     pub losses: Vec<(String, u64)>,
+    /// What is less than it could be without making any sum wrong: names cut, stacks not taken.
+    pub gaps: Vec<(String, u64)>,
 }
 
 /// How a recording came about.
@@ -85,6 +87,8 @@ pub struct Process {
     pub threads: BTreeMap<u32, String>,
     /// Names that NVTX gave streams, by CUPTI's stream id.
     pub streams: BTreeMap<u32, String>,
+    /// Names that NVTX gave streams, by handle: nothing tells which of CUPTI's ids a handle has.
+    pub stream_handles: BTreeMap<u64, String>,
     /// Devices by ordinal.
     pub devices: BTreeMap<u32, Device>,
     /// Launches the library saw; `None`: not known.

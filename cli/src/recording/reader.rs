@@ -114,9 +114,9 @@ fn take(
         Some(Kind::Nvtx) => tables.nvtx(&cursor.table()?)?,
         Some(Kind::Errors) => tables.errors(&cursor.table()?)?,
         Some(Kind::Cubin) => {
-            let [process, crc, offset, size] = [(); 4].map(|()| cursor.number());
+            let [crc, offset, size] = [(); 3].map(|()| cursor.number());
             return tables
-                .cubin(process?, crc?, offset?, size?, cursor.rest())
+                .cubin(crc?, offset?, size?, cursor.rest())
                 .map(|()| Taken::Go);
         }
         Some(Kind::End) => {

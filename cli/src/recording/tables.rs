@@ -18,7 +18,9 @@ pub struct Tables {
     domains: BTreeMap<(u32, u32), String>,
     /// By process, `None`: everybody, and key.
     losses: BTreeMap<(Option<u32>, u64), (u64, u32)>,
-    cubins: BTreeMap<(u32, u64), (u64, Vec<u8>)>,
+    gaps: BTreeMap<u64, (u64, u32)>,
+    /// Size and bytes so far, by checksum.
+    cubins: BTreeMap<u64, (u64, Vec<u8>)>,
     /// Bytes that may still be used.
     left: u64,
 }
@@ -48,6 +50,7 @@ impl Tables {
             nvtx: Vec::new(),
             domains: BTreeMap::new(),
             losses: BTreeMap::new(),
+            gaps: BTreeMap::new(),
             cubins: BTreeMap::new(),
             left: memory,
         }
@@ -164,9 +167,11 @@ impl Tables {
         self.spend::<String>(1, 64 + self.text(text)?.len())?;
         let name = self.name_id(text)?;
         if process == EVERYBODY {
-            if note == Note::Loss {
-                self.losses.insert((None, key), (value, name));
-            }
+            match note {
+                Note::Loss => self.losses.insert((None, key), (value, name)),
+                Note::Gap => self.gaps.insert(key, (value, name)),
+                _ => None,
+            };
             return Ok(());
         }
         let index = self.process_index(process)?;
@@ -200,7 +205,7 @@ impl Tables {
                 process.threads.insert(small(key)?, text);
             }
             Note::Stream => {
-                process.streams.insert(small(key)?, text);
+                process.stream_handles.insert(key, text);
             }
             Note::DeviceUuid
             | Note::DeviceName
@@ -218,7 +223,7 @@ impl Tables {
                     _ => device.sm_count = small(value)?,
                 }
             }
-            Note::Loss => {}
+            Note::Loss | Note::Gap => {}
         }
         Ok(())
     }
@@ -339,23 +344,16 @@ impl Tables {
     }
 
     /// A part of a cubin.
-    pub fn cubin(
-        &mut self,
-        process: u64,
-        crc: u64,
-        offset: u64,
-        size: u64,
-        part: &[u8],
-    ) -> Checked<()> {
-        let process = self.process_index(process)?;
+    pub fn cubin(&mut self, crc: u64, offset: u64, size: u64, part: &[u8]) -> Checked<()> {
         self.spend::<u8>(part.len(), 0)?;
         self.spend::<[u64; 8]>(1, 0)?;
-        let (whole, bytes) = self
-            .cubins
-            .entry((process, crc))
-            .or_insert_with(|| (size, Vec::new()));
+        if offset == 0 {
+            // The process that had it first may have gone in the middle.
+            self.cubins.remove(&crc);
+        }
+        let (whole, bytes) = self.cubins.entry(crc).or_insert_with(|| (size, Vec::new()));
         let fits = bytes.len() as u64 == offset && *whole == size && size <= CUBIN_MAX;
-        if !fits || offset + part.len() as u64 > size {
+        if !fits || part.len() as u64 > size - offset {
             return Err(Malformed("parts of a cubin do not fit together"));
         }
         bytes.extend_from_slice(part);
@@ -365,13 +363,8 @@ impl Tables {
     /// Puts everything on one axis, in order, and joins what belongs together.
     pub fn finish(mut self) -> Recording {
         self.spread_losses();
+        self.hand_out_cubins();
         let mut r = self.recording;
-        for ((process, crc), (size, bytes)) in self.cubins {
-            // The last one may have been cut.
-            if bytes.len() as u64 == size {
-                r.processes[process as usize].cubins.insert(crc, bytes);
-            }
-        }
         let axis = join::Axis::new(self.clocks);
         r.clocks = axis.clocks();
         let ends_unknown = r.about.end_ns == r.about.begin_ns;
@@ -409,14 +402,30 @@ impl Tables {
         r
     }
 
+    /// Each process gets the bytes of its cubins, as far as memory allows.
+    fn hand_out_cubins(&mut self) {
+        for process in &mut self.recording.processes {
+            for (crc, bytes) in &mut process.cubins {
+                let Some((size, whole)) = self.cubins.get(crc) else {
+                    continue;
+                };
+                // The last one may have been cut.
+                let is_whole = whole.len() as u64 == *size;
+                if let Some(left) = self.left.checked_sub(*size).filter(|_| is_whole) {
+                    self.left = left;
+                    bytes.clone_from(whole);
+                }
+            }
+        }
+    }
+
     /// What belongs to no process alone may have hit any of them.
     fn spread_losses(&mut self) {
         let names = &self.recording.names;
+        let said = |(count, name): &(u64, u32)| (names[*name as usize].clone(), *count);
         let of = |who: Option<u32>| {
-            self.losses
-                .range((who, 0)..=(who, u64::MAX))
-                .map(|(_, (count, name))| (names[*name as usize].clone(), *count))
-                .collect::<Vec<_>>()
+            let losses = self.losses.range((who, 0)..=(who, u64::MAX));
+            losses.map(|(_, loss)| said(loss)).collect::<Vec<_>>()
         };
         let common = of(None);
         let sum = common
@@ -428,6 +437,7 @@ impl Tables {
                 process.losses.push((ANY.to_owned(), sum));
             }
         }
+        self.recording.gaps = self.gaps.values().map(said).collect();
         self.recording.losses = common;
     }
 }

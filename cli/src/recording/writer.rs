@@ -18,8 +18,8 @@ const STAGED_MAX: usize = 1 << 14;
 const NAMES_LIMIT: usize = 32 << 20;
 /// Frames and notes remembered, to be written once.
 const REMEMBERED_MAX: usize = 1 << 18;
-/// Part of a cubin in one block.
-const CUBIN_PART: usize = 1 << 20;
+/// Largest part of a cubin in one block, bytes.
+pub const CUBIN_PART: usize = 1 << 20;
 
 /// Rows of a table, see [`Kind`].
 type Rows<const N: usize> = Vec<[u64; N]>;
@@ -67,6 +67,7 @@ pub struct Writer<W> {
     blocks: Vec<u8>,
     payload: Vec<u8>,
     bytes: u64,
+    failed: Option<io::Error>,
 }
 
 impl<W: Write> Writer<W> {
@@ -83,6 +84,7 @@ impl<W: Write> Writer<W> {
             blocks: Vec::new(),
             payload: Vec::new(),
             bytes: 0,
+            failed: None,
         };
         writer.blocks.extend(MAGIC);
         writer.blocks.extend(VERSION.to_le_bytes());
@@ -96,7 +98,7 @@ impl<W: Write> Writer<W> {
         }
         put(&mut writer.payload, about.begin_ns);
         block::put(&mut writer.blocks, Kind::About, &writer.payload);
-        writer.write_blocks()?;
+        writer.flush()?;
         Ok(writer)
     }
 
@@ -125,12 +127,20 @@ impl<W: Write> Writer<W> {
         self.staged
             .notes
             .push([process, note as u64, key, value, text]);
+        self.flush_at(self.staged.notes.len());
     }
 
     /// A loss that concerns a process or [`EVERYBODY`]; nothing as long as nothing was lost.
     pub fn loss(&mut self, process: u64, key: u64, what: &str, count: u64) {
         if count > 0 {
             self.note(process, Note::Loss, key, count, what);
+        }
+    }
+
+    /// Something that is less than it could be, without making a sum wrong; nothing as long as it is not.
+    pub fn gap(&mut self, key: u64, what: &str, count: u64) {
+        if count > 0 {
+            self.note(EVERYBODY, Note::Gap, key, count, what);
         }
     }
 
@@ -149,10 +159,10 @@ impl<W: Write> Writer<W> {
     }
 
     /// What a stack is made of, leaf first.
-    pub fn stack(&mut self, stack: u64, frames: &[u64]) -> io::Result<()> {
+    pub fn stack(&mut self, stack: u64, frames: &[u64]) {
         self.staged.stacks.push([stack, frames.len() as u64]);
         self.staged.stack_frames.extend(frames.iter().map(|f| [*f]));
-        self.flush_at(self.staged.stack_frames.len().max(self.staged.stacks.len()))
+        self.flush_at(self.staged.stack_frames.len().max(self.staged.stacks.len()));
     }
 
     /// A reading of the clocks.
@@ -162,53 +172,49 @@ impl<W: Write> Writer<W> {
     }
 
     /// A row of [`Kind::Launches`].
-    pub fn launch(&mut self, row: [u64; 7]) -> io::Result<()> {
+    pub fn launch(&mut self, row: [u64; 7]) {
         self.staged.launches.push(row);
-        self.flush_at(self.staged.launches.len())
+        self.flush_at(self.staged.launches.len());
     }
 
     /// A row of [`Kind::Kernels`].
-    pub fn kernel(&mut self, row: [u64; 19]) -> io::Result<()> {
+    pub fn kernel(&mut self, row: [u64; 19]) {
         self.staged.kernels.push(row);
-        self.flush_at(self.staged.kernels.len())
+        self.flush_at(self.staged.kernels.len());
     }
 
     /// A row of [`Kind::PcSamples`], without the number of reasons, which takes the last place.
-    pub fn pc_sample(&mut self, row: [u64; 6], reasons: &[(u32, u32)]) -> io::Result<()> {
+    pub fn pc_sample(&mut self, row: [u64; 6], reasons: &[(u32, u32)]) {
         let [time, process, crc, offset, function, id] = row;
         let count = reasons.len() as u64;
         let row = [time, process, crc, offset, function, id, count];
         self.staged.pc_samples.push(row);
         let reasons = reasons.iter().map(|(i, n)| [u64::from(*i), u64::from(*n)]);
         self.staged.reasons.extend(reasons);
-        self.flush_at(self.staged.reasons.len().max(self.staged.pc_samples.len()))
+        self.flush_at(self.staged.reasons.len().max(self.staged.pc_samples.len()));
     }
 
     /// A row of [`Kind::Nvtx`].
-    pub fn nvtx(&mut self, row: [u64; 8]) -> io::Result<()> {
+    pub fn nvtx(&mut self, row: [u64; 8]) {
         self.staged.nvtx.push(row);
-        self.flush_at(self.staged.nvtx.len())
+        self.flush_at(self.staged.nvtx.len());
     }
 
     /// A row of [`Kind::Errors`].
-    pub fn error(&mut self, row: [u64; 5]) -> io::Result<()> {
+    pub fn error(&mut self, row: [u64; 5]) {
         self.staged.errors.push(row);
-        self.flush_at(self.staged.errors.len())
+        self.flush_at(self.staged.errors.len());
     }
 
-    /// The bytes of a cubin.
-    pub fn cubin(&mut self, process: u64, crc: u64, bytes: &[u8]) -> io::Result<()> {
-        self.flush()?;
-        for (i, part) in bytes.chunks(CUBIN_PART).enumerate() {
-            self.payload.clear();
-            for n in [process, crc, (i * CUBIN_PART) as u64, bytes.len() as u64] {
-                put(&mut self.payload, n);
-            }
-            self.payload.extend_from_slice(part);
-            block::put(&mut self.blocks, Kind::Cubin, &self.payload);
-            self.write_blocks()?;
+    /// A part of a cubin of `size` bytes. Parts come in order, at most [`CUBIN_PART`] bytes each.
+    pub fn cubin(&mut self, crc: u64, offset: u64, size: u64, part: &[u8]) {
+        self.payload.clear();
+        for n in [crc, offset, size] {
+            put(&mut self.payload, n);
         }
-        Ok(())
+        self.payload.extend_from_slice(part);
+        block::put(&mut self.blocks, Kind::Cubin, &self.payload);
+        self.write_blocks();
     }
 
     /// Bytes written.
@@ -216,19 +222,27 @@ impl<W: Write> Writer<W> {
         self.bytes
     }
 
-    fn flush_at(&mut self, rows: usize) -> io::Result<()> {
-        // Small tables that the large ones refer to are bounded with them.
+    fn flush_at(&mut self, rows: usize) {
+        // Names are bounded with what refers to them.
         if rows >= STAGED_MAX || self.names.fresh() >= STAGED_MAX {
-            return self.flush();
+            self.write_staged();
         }
-        Ok(())
     }
 
-    /// Writes what is staged.
+    /// Writes what is staged. The error is the first that ever happened; nothing was written since.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.write_staged();
+        match &self.failed {
+            Some(e) => Err(io::Error::new(e.kind(), e.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn write_staged(&mut self) {
         if self.names.refused() > 0 {
             let refused = self.names.refused();
-            self.loss(EVERYBODY, u64::MAX, "names not kept: too many", refused);
+            // Its text is the last one kept, or one with it.
+            self.gap(u64::MAX, "names not kept: too many", refused);
         }
         self.put_names();
         let mut staged = std::mem::take(&mut self.staged);
@@ -267,7 +281,7 @@ impl<W: Write> Writer<W> {
             [false, false, true, false, false],
         );
         self.staged = staged;
-        self.write_blocks()
+        self.write_blocks();
     }
 
     /// Writes what is staged and the end of the file.
@@ -276,8 +290,11 @@ impl<W: Write> Writer<W> {
         self.payload.clear();
         put(&mut self.payload, end_ns);
         block::put(&mut self.blocks, Kind::End, &self.payload);
-        self.write_blocks()?;
-        Ok(self.out)
+        self.write_blocks();
+        match self.failed {
+            Some(e) => Err(e),
+            None => Ok(self.out),
+        }
     }
 
     fn put_names(&mut self) {
@@ -342,17 +359,15 @@ impl<W: Write> Writer<W> {
         inner.clear();
     }
 
-    fn write_blocks(&mut self) -> io::Result<()> {
-        if self.blocks.is_empty() {
-            return Ok(());
+    fn write_blocks(&mut self) {
+        if self.failed.is_none() && !self.blocks.is_empty() {
+            let written = self.out.write_all(&self.blocks);
+            match written.and_then(|()| self.out.flush()) {
+                Ok(()) => self.bytes += self.blocks.len() as u64,
+                Err(e) => self.failed = Some(e),
+            }
         }
-        self.bytes += self.blocks.len() as u64;
-        let written = self
-            .out
-            .write_all(&self.blocks)
-            .and_then(|()| self.out.flush());
         self.blocks.clear();
-        written
     }
 }
 

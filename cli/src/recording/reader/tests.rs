@@ -35,12 +35,12 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
     flush(&mut w);
     let kernel = w.name(b"_Z1kv", false);
     for i in 0..3u64 {
-        w.launch([100 + i, p, 78, 5 + i, 614, kernel, 3]).unwrap();
+        w.launch([100 + i, p, 78, 5 + i, 614, kernel, 3]);
     }
     let main = w.name(b"main", false);
     let file = w.name(b"main.c", false);
     let frames = [w.frame([main, 0, file, 12]), w.frame([kernel, 0, 0, 0])];
-    w.stack(3, &frames).unwrap();
+    w.stack(3, &frames);
     flush(&mut w);
     for i in 0..3u64 {
         let mut row = [0; 19];
@@ -56,18 +56,18 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
             1 << 40,
         ]);
         row[9..].copy_from_slice(&[4, 5, 6, 32, 2, 1, 40, u32::MAX.into(), 12, kernel]);
-        w.kernel(row).unwrap();
+        w.kernel(row);
     }
-    w.pc_sample([300, p, 0xabc, 16, kernel, 5], &[(1, 40), (0, 2)])
-        .unwrap();
-    w.pc_sample([301, p, 0xabc, 32, kernel, 0], &[]).unwrap();
+    w.pc_sample([300, p, 0xabc, 16, kernel, 5], &[(1, 40), (0, 2)]);
+    w.pc_sample([301, p, 0xabc, 32, kernel, 0], &[]);
     let step = w.name(b"step", false);
     w.note(p, Note::Domain, 2, 0, "loader");
-    w.nvtx([110, p, 78, 1, 2, 0, 0xff00, step]).unwrap();
-    w.nvtx([120, p, 78, 2, 2, 0, 0, 0]).unwrap();
+    w.nvtx([110, p, 78, 1, 2, 0, 0xff00, step]);
+    w.nvtx([120, p, 78, 2, 2, 0, 0, 0]);
     let (component, message) = (w.name(b"cupti", false), w.name(b"broke", false));
-    w.error([130, p, 9, component, message]).unwrap();
-    w.cubin(p, 0xabc, b"\x7fELF code").unwrap();
+    w.error([130, p, 9, component, message]);
+    w.cubin(0xabc, 0, 9, b"\x7fELF ");
+    w.cubin(0xabc, 5, 9, b"code");
     w.loss(p, 1, "launches given up", 0);
     w.note(p, Note::LaunchesSeen, 0, 1 + 3, "");
     w.clock(1_050, OFFSET + 100, 30);
@@ -103,7 +103,7 @@ fn everything_comes_back() {
         (77, "app", "worker")
     );
     assert_eq!(
-        (p.streams[&7].as_str(), p.stall_reasons[1].as_str()),
+        (p.stream_handles[&7].as_str(), p.stall_reasons[1].as_str()),
         ("copies", "stall_wait")
     );
     let device = Device {
@@ -238,6 +238,7 @@ fn losses_of_all_are_losses_of_each() {
     w.loss(EVERYBODY, 3, "events dropped", 4);
     w.loss(EVERYBODY, 3, "events dropped", 5);
     w.loss(1, 0, "mine", 1);
+    w.gap(0, "names cut", 2);
     w.note(0, Note::LaunchesSeen, 0, 0, "");
     let r = read_bytes(&w.finish(0).unwrap()).unwrap();
     assert_eq!(r.losses, [("events dropped".to_owned(), 5)]);
@@ -245,6 +246,7 @@ fn losses_of_all_are_losses_of_each() {
         (r.processes[0].losses.len(), r.processes[1].losses.len()),
         (1, 2)
     );
+    assert_eq!(r.gaps, [("names cut".to_owned(), 2)]);
     assert_eq!(r.processes[1].losses[0], ("mine".to_owned(), 1));
     assert_eq!(r.processes[0].launches_seen, None);
 }
@@ -253,7 +255,7 @@ fn losses_of_all_are_losses_of_each() {
 #[test]
 fn well_formed_lies_are_refused_in_bounded_memory() {
     let mut w = Writer::new(Vec::new(), &Beginning::default()).unwrap();
-    w.launch([1, 0, 1, 1, 0, 0, 0]).unwrap();
+    w.launch([1, 0, 1, 1, 0, 0, 0]);
     let r = read_bytes(&w.finish(0).unwrap()).unwrap();
     assert!(
         r.truncated
@@ -265,7 +267,7 @@ fn well_formed_lies_are_refused_in_bounded_memory() {
     let mut w = Writer::new(Vec::new(), &Beginning::default()).unwrap();
     w.process(1, 1);
     for _ in 0..40_000 {
-        w.kernel([0; 19]).unwrap();
+        w.kernel([0; 19]);
     }
     let file = w.finish(0).unwrap();
     assert!(file.len() < 1_000);
@@ -281,11 +283,10 @@ fn tables_of_any_size_come_back() {
     let p = w.process(1, 1);
     for i in 0..100_000u64 {
         let name = w.name(format!("k{}", i % 30_000).as_bytes(), false);
-        w.launch([i, p, 1, i, 0, name, i]).unwrap();
+        w.launch([i, p, 1, i, 0, name, i]);
         let frame = w.frame([name, 0, 0, i % 7]);
-        w.stack(i, &[frame; 100][..(i % 100) as usize]).unwrap();
-        w.pc_sample([i, p, 1, 1, name, 0], &[(1, 1); 64][..(i % 64) as usize])
-            .unwrap();
+        w.stack(i, &[frame; 100][..(i % 100) as usize]);
+        w.pc_sample([i, p, 1, 1, name, 0], &[(1, 1); 64][..(i % 64) as usize]);
     }
     let r = read_bytes(&w.finish(0).unwrap()).unwrap();
     assert!(!r.truncated, "{:?}", r.damage);

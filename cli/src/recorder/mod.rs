@@ -1,0 +1,345 @@
+//! What `record` does with the events: rows of a recording, as they come.
+//!
+//! One thread owns a [`Recorder`]; two others resolve stacks and read cubins for it. Whatever a process does, what is
+//! remembered is bounded, and what is left out is counted.
+
+pub mod clock;
+pub mod cubins;
+pub mod output;
+mod rows;
+pub mod stacks;
+pub mod threads;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use parcagpu_abi::probe;
+
+use crate::ledger::Ledger;
+use crate::recording::format::{EVERYBODY, Note};
+use crate::recording::writer::{Beginning, Writer};
+use crate::session::{ProcessId, Session};
+use crate::symbols::thread::{Answer, Resolver};
+use crate::text::clock_ns;
+use clock::Reading;
+use cubins::{Cubins, Said};
+use stacks::StackBook;
+use threads::Threads;
+
+/// Processes in one recording.
+const PROCESSES_MAX: usize = 4096;
+/// What is staged is written this often.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+/// Names of threads are read again this often, and so many at a time.
+const NAMES_EVERY: Duration = Duration::from_secs(10);
+const NAMES_AT_ONCE: usize = 1000;
+/// Events between two looks at the clock.
+const LOOK_AFTER: u32 = 256;
+
+/// What to keep.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keep {
+    /// CPU stacks of launches.
+    pub stacks: bool,
+    /// Bytes of cubins.
+    pub cubins: bool,
+}
+
+/// How much was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// `cuda_correlation` events.
+    pub launches: u64,
+    /// Kernel records.
+    pub kernels: u64,
+    /// PC sample records.
+    pub pc_samples: u64,
+    /// NVTX events.
+    pub nvtx: u64,
+    /// `error` events.
+    pub errors: u64,
+}
+
+/// What is less than it could be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gaps {
+    names_cut: u64,
+    names_unreadable: u64,
+    stacks_failed: u64,
+    stacks_of_the_gone: u64,
+    stacks_empty: u64,
+    /// Events of processes past [`PROCESSES_MAX`]: a loss.
+    too_many_processes: u64,
+}
+
+/// A process we have seen.
+#[derive(Debug)]
+struct Known {
+    index: u64,
+    threads: Threads,
+    launches: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Recorder<W> {
+    writer: Writer<W>,
+    processes: HashMap<ProcessId, Known>,
+    book: StackBook,
+    resolver: Option<Resolver>,
+    cubins: Option<Cubins>,
+    counts: Counts,
+    gaps: Gaps,
+    flushed: Instant,
+    named: Instant,
+    since_look: u32,
+}
+
+impl<W: Write> Recorder<W> {
+    /// Begins a recording of `command` (or how processes were chosen).
+    pub fn new(out: W, command: String, keep: Keep) -> Result<Self> {
+        let about = Beginning {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            command,
+            kernel_release: kernel_release(),
+            begin_ns: clock_ns(libc::CLOCK_MONOTONIC),
+        };
+        let mut recorder = Self {
+            writer: Writer::new(out, &about)?,
+            processes: HashMap::new(),
+            book: StackBook::default(),
+            resolver: keep.stacks.then(Resolver::start).transpose()?,
+            cubins: keep.cubins.then(Cubins::start).transpose()?,
+            counts: Counts::default(),
+            gaps: Gaps::default(),
+            flushed: Instant::now(),
+            named: Instant::now(),
+            since_look: 0,
+        };
+        recorder.read_clock();
+        recorder.writer.flush()?;
+        Ok(recorder)
+    }
+
+    /// The process of an event; `None` when there are too many.
+    fn process(&mut self, id: ProcessId) -> Option<&mut Known> {
+        if !self.processes.contains_key(&id) {
+            if self.processes.len() >= PROCESSES_MAX {
+                self.gaps.too_many_processes += 1;
+                return None;
+            }
+            let index = self.writer.process(id.pid, id.start_ns);
+            if let Some(resolver) = &mut self.resolver {
+                resolver.look_at(index, id.pid);
+            }
+            let known = Known {
+                index,
+                threads: Threads::of(id.pid),
+                launches: 0,
+            };
+            self.processes.insert(id, known);
+        }
+        self.processes.get_mut(&id)
+    }
+
+    fn read_clock(&mut self) {
+        let r = Reading::take();
+        self.writer
+            .clock(r.monotonic_ns, r.offset_ns, r.uncertainty_ns);
+    }
+
+    /// After each event: a flood must not keep us from writing.
+    fn look_at_the_clock(&mut self) {
+        self.since_look += 1;
+        if self.since_look >= LOOK_AFTER {
+            self.since_look = 0;
+            self.fetch();
+            if self.flushed.elapsed() >= FLUSH_EVERY {
+                self.write();
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        self.flushed = Instant::now();
+        self.read_clock();
+        self.say_gaps();
+        // The error stays until somebody asks for it.
+        let _ = self.writer.flush();
+    }
+
+    /// Takes what the threads have done.
+    fn fetch(&mut self) {
+        while let Some(answer) = self.resolver.as_mut().and_then(Resolver::answer) {
+            self.write_stack(answer);
+        }
+        while let Some(said) = self.cubins.as_mut().and_then(Cubins::next_said) {
+            if let Said::Part {
+                crc,
+                offset,
+                size,
+                bytes,
+            } = said
+            {
+                self.writer.cubin(crc, offset, size, &bytes);
+            }
+        }
+    }
+
+    fn write_stack(&mut self, answer: Answer) {
+        let Some(frames) = answer.frames else {
+            self.gaps.stacks_of_the_gone += 1;
+            return;
+        };
+        if frames.is_empty() {
+            self.gaps.stacks_empty += 1;
+            return;
+        }
+        let mut stack = Vec::with_capacity(frames.len());
+        for frame in frames.iter().flat_map(|frames| frames.iter()) {
+            let mut name = |text: &str| self.writer.name(text.as_bytes(), false);
+            let row = [
+                name(&frame.function),
+                name(&frame.module),
+                name(&frame.file),
+                frame.line.into(),
+            ];
+            stack.push(self.writer.frame(row));
+        }
+        self.writer.stack(answer.stack, &stack);
+    }
+
+    /// Between events, ten times a second or so: the error of writing, if there was one.
+    pub fn tick(&mut self) -> io::Result<()> {
+        self.fetch();
+        if self.flushed.elapsed() >= FLUSH_EVERY {
+            self.write();
+            return self.writer.flush();
+        }
+        Ok(())
+    }
+
+    /// Writes what is known of the processes; `ledger` is up to date.
+    pub fn say_notes(&mut self, session: &Session, ledger: &Ledger) {
+        for (id, known) in &self.processes {
+            let Some(entry) = ledger.entry(id.pid) else {
+                continue;
+            };
+            if entry.start_ns().is_some_and(|start| start != id.start_ns) {
+                continue;
+            }
+            let (w, p) = (&mut self.writer, known.index);
+            w.note(p, Note::Comm, 0, 0, &entry.comm);
+            // The count may have been read before the last launches.
+            let seen = entry.launches_seen().map(|n| n.max(known.launches));
+            let seen = seen.map_or(0, |n| n.saturating_add(1));
+            w.note(p, Note::LaunchesSeen, 0, seen, "");
+            for (ordinal, uuid) in entry.devices() {
+                w.note(p, Note::DeviceUuid, (*ordinal).into(), 0, uuid);
+            }
+            for (i, (noun, what, n)) in (0..).zip(entry.losses()) {
+                // By its text: the list has only those that are not 0.
+                let text = format!("{noun}: {what}");
+                let key = u64::from(crc32fast::hash(text.as_bytes())).max(i);
+                w.loss(p, key, &text, n);
+            }
+        }
+        self.say_losses(session);
+        self.read_thread_names();
+    }
+
+    fn say_losses(&mut self, session: &Session) {
+        let losses = session.losses().unwrap_or_default();
+        for ((i, probe), loss) in (0..).zip(probe::ALL).zip(losses) {
+            let name = probe.name;
+            let dropped = format!("{name} events dropped: ring buffer full");
+            self.writer.loss(EVERYBODY, 2 * i, &dropped, loss.dropped);
+            let unreadable = format!("{name} records unreadable");
+            self.writer
+                .loss(EVERYBODY, 2 * i + 1, &unreadable, loss.unreadable);
+        }
+        let undecodable = session.undecodable();
+        self.writer
+            .loss(EVERYBODY, 100, "events not understood", undecodable);
+        let processes = self.gaps.too_many_processes;
+        self.writer
+            .loss(EVERYBODY, 101, "events of further processes", processes);
+    }
+
+    fn say_gaps(&mut self) {
+        let gaps = self.gaps;
+        let refused = self.resolver.as_ref().map_or(0, Resolver::refused);
+        let missed = self.cubins.as_ref().map_or(0, |c| c.missed);
+        let all = [
+            ("names cut", gaps.names_cut),
+            ("names unreadable", gaps.names_unreadable),
+            ("stacks not taken", gaps.stacks_failed),
+            (
+                "stacks of processes that were gone",
+                gaps.stacks_of_the_gone,
+            ),
+            (
+                "stacks that frame pointers did not lead out of the library",
+                gaps.stacks_empty,
+            ),
+            ("stacks not resolved: too many at once", refused),
+            ("cubins not kept", missed),
+        ];
+        for (key, (what, count)) in (0..).zip(all) {
+            self.writer.gap(key, what, count);
+        }
+    }
+
+    fn read_thread_names(&mut self) {
+        if self.named.elapsed() < NAMES_EVERY {
+            return;
+        }
+        self.named = Instant::now();
+        let mut left = NAMES_AT_ONCE;
+        for known in self.processes.values_mut() {
+            for tid in known.threads.met().into_iter().take(left) {
+                left -= 1;
+                if let Some(name) = known.threads.read_name(tid) {
+                    self.writer
+                        .note(known.index, Note::Thread, tid.into(), 0, name);
+                }
+            }
+        }
+    }
+
+    /// How much was recorded.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Processes seen.
+    pub fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Bytes written.
+    pub fn bytes(&self) -> u64 {
+        self.writer.bytes()
+    }
+
+    /// Stacks and cubins that are still worked on.
+    pub fn waiting(&self) -> usize {
+        let stacks = self.resolver.as_ref().map_or(0, Resolver::waiting);
+        stacks + self.cubins.as_ref().map_or(0, Cubins::waiting)
+    }
+
+    /// Closes the file.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.fetch();
+        self.write();
+        self.writer.finish(clock_ns(libc::CLOCK_MONOTONIC))
+    }
+}
+
+fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|release| release.trim_end().to_owned())
+        .unwrap_or_default()
+}

@@ -1,0 +1,83 @@
+//! Which stacks were met, so that each is resolved and written once.
+
+use std::collections::HashMap;
+
+/// Memory for stacks that are remembered, bytes, about.
+const MEMORY: usize = 24 << 20;
+/// What an entry costs beside its addresses.
+const ENTRY: usize = 80;
+
+/// Stacks by process and addresses. When there are too many, all are forgotten and numbered anew: the
+/// same stack may then be written twice.
+#[derive(Debug)]
+pub struct StackBook {
+    known: HashMap<u64, HashMap<Box<[u8]>, u64>>,
+    bytes: usize,
+    next: u64,
+}
+
+/// A stack's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// For the first time.
+    New(u64),
+    /// Again.
+    Known(u64),
+}
+
+impl Default for StackBook {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            bytes: 0,
+            // 0 is the unknown stack.
+            next: 1,
+        }
+    }
+}
+
+impl StackBook {
+    /// The number of a stack of a process.
+    pub fn meet(&mut self, process: u64, addresses: &[u8]) -> Met {
+        let known = self.known.get(&process).and_then(|k| k.get(addresses));
+        if let Some(id) = known {
+            return Met::Known(*id);
+        }
+        let cost = addresses.len() + ENTRY;
+        if self.bytes + cost > MEMORY {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        self.bytes += cost;
+        let id = self.next;
+        self.next += 1;
+        let known = self.known.entry(process).or_default();
+        known.insert(addresses.into(), id);
+        Met::New(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_new_once_per_process() {
+        let mut book = StackBook::default();
+        assert_eq!(book.meet(0, b"abc"), Met::New(1));
+        assert_eq!(book.meet(0, b"abc"), Met::Known(1));
+        assert_eq!(book.meet(1, b"abc"), Met::New(2));
+        assert_eq!(book.meet(1, b"ab"), Met::New(3));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut book = StackBook::default();
+        for i in 0..40_000u64 {
+            let mut stack = [0u8; 1016];
+            stack[..8].copy_from_slice(&i.to_le_bytes());
+            assert_eq!(book.meet(0, &stack), Met::New(i + 1));
+            assert!(book.bytes <= MEMORY);
+        }
+    }
+}
