@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::code::Place;
 use crate::demangle::Demangler;
 use crate::events::{Body, Event, Text, TextState};
+use crate::pc::reasons::Reasons;
 
 /// Name of an NVTX event's kind.
 pub fn nvtx_kind(kind: u16) -> &'static str {
@@ -27,6 +29,27 @@ pub fn resource_kind(kind: u32) -> &'static str {
         5 => "nvtx_domain",
         _ => "unknown",
     }
+}
+
+/// Adds to a PC sample where its instruction lies and what its stall reasons are called.
+pub fn add_place(line: &mut Value, place: &Place, reasons: &Reasons) {
+    let name = |index: &Value| {
+        let known = !reasons.is_empty();
+        let index = index.as_u64().and_then(|i| u32::try_from(i).ok());
+        index.filter(|_| known).map(|i| reasons.name(i))
+    };
+    if let Some(told) = line["stall_reasons"].as_array_mut() {
+        for reason in told {
+            reason["name"] = name(&reason["index"]).into();
+        }
+    }
+    let function = place.function.as_deref();
+    let source = place.line.as_ref();
+    line["function"] = function.map(String::from_utf8_lossy).into();
+    line["place"] = place.knowledge.name().into();
+    line["file"] = source.map(|l| &*l.file).into();
+    line["line"] = source.map(|l| l.line).into();
+    line["mnemonic"] = place.mnemonic.as_deref().into();
 }
 
 /// The JSON form of an event.

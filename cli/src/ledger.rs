@@ -63,6 +63,8 @@ pub struct Entry {
     holder: String,
     last_error: String,
     devices: BTreeMap<u32, String>,
+    // `None`: not known.
+    pc_sampling: Option<bool>,
 }
 
 /// All processes, by number.
@@ -140,6 +142,8 @@ impl Entry {
         self.reason = status.reason.load();
         self.holder = status.cupti_holder.load();
         self.last_error = status.last_error.load();
+        let rate = status.config.pc_sampling_rate.load(Relaxed);
+        self.pc_sampling = Some(!f64::from_bits(rate).is_nan());
     }
 
     fn take_devices(&mut self, status: &Status) {
@@ -191,6 +195,17 @@ impl Entry {
     /// Devices of the process by ordinal, with their UUIDs.
     pub fn devices(&self) -> &BTreeMap<u32, String> {
         &self.devices
+    }
+
+    /// Why there are no PC samples.
+    pub fn why_no_pc_samples(&self) -> String {
+        match self.pc_sampling {
+            Some(false) => {
+                "PC sampling is off; it is started with the program: PARCAGPU_PC_SAMPLING_RATE=100"
+                    .to_owned()
+            }
+            _ => self.why_nothing(),
+        }
     }
 
     /// Why there is nothing, from the last status that was read.

@@ -21,6 +21,8 @@ pub mod memory;
 pub mod nvtx;
 pub mod nvtx_table;
 pub mod options;
+pub mod pc;
+pub mod pc_table;
 pub mod preflight;
 pub mod private_copy;
 pub mod record;

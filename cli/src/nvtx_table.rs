@@ -3,13 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::accounts::Accounts;
-use crate::demangle::clean;
 use crate::ledger::{Ledger, coverage};
 use crate::nvtx::{Key, Process, Ranges, Row};
 use crate::session::{ProcessId, Session};
-use crate::table::{Layout, cut};
+use crate::table::{Layout, cut, head, tail};
 use crate::text::{count, duration, plural};
-use crate::trace::loss_line;
 
 /// Name of a range's domain; `None`: the default one.
 fn domain(process: &Process, key: &Key) -> Option<String> {
@@ -35,15 +33,7 @@ pub fn text(
     if ranges.processes.is_empty() {
         out += "no NVTX ranges seen: does the program make any, and is NVTX_INJECTION64_PATH set to the library?\n\n";
     }
-    for error in &accounts.errors {
-        out += &format!(
-            "warning: process {}: {} (code {})\n",
-            error.pid, error.text, error.code
-        );
-    }
-    out += &loss_line(session);
-    out.push('\n');
-    out
+    out + &tail(accounts, session)
 }
 
 fn process_text(
@@ -54,15 +44,9 @@ fn process_text(
     layout: Layout,
 ) -> String {
     let entry = ledger.entry(id.pid);
-    let comm = entry.map_or("?", |e| e.comm.as_str());
     let launches = accounts.processes.get(&id).map_or(0, |a| a.launches);
     let seen = entry.and_then(|e| e.launches_seen());
-    let mut out = format!(
-        "PID {} ({}): {}\n",
-        id.pid,
-        clean(comm),
-        coverage(launches, seen)
-    );
+    let mut out = format!("{}: {}\n", head(id, ledger), coverage(launches, seen));
     let rows = process.rows();
     if rows.is_empty() {
         return out + "  no NVTX ranges\n";

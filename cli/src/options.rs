@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::code::{Code, CodeOptions};
+use crate::refusal::refuse;
 use crate::report::Format;
 
 const EXIT_CODES: &str = "\
@@ -65,7 +67,9 @@ JSON: one object per line. All have time_ns (CLOCK_MONOTONIC), pid, tid, probe. 
   kernel_executed     the same, 0 where the probe does not tell; only printed for libraries without
                       activity_batch, or with --kernel-executed: both carry the same kernels
   pc_sample_batch     one line per record: cubin_crc, pc_offset, function_index, correlation_id,
-                      stall_reason_count, stall_reasons [{index, samples}], name, name_state, demangled
+                      stall_reason_count, stall_reasons [{index, samples, name}], name, name_state,
+                      demangled, function (whole name), place (line, or why there is none), file, line,
+                      mnemonic; null: not known, or not yet
   stall_reason_map    count, names
   gpu_config          device_id, sampling_factor, clock_khz, sm_count
   cubin_loaded        cubin_crc, address, size
@@ -82,6 +86,7 @@ Examples:
   parcagpu top --pid 1234 --seconds 30
   parcagpu top --json --once
   parcagpu top --nvtx                 ranges of the program instead of kernels
+  parcagpu top --pc                   where inside the kernels the GPU waits, and for what
 
 CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN.
 \"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.
@@ -89,7 +94,17 @@ CALLS counts kernel records. A record without times counts as a call, never in T
 With --nvtx: COUNT and TOTAL are of ranges that have ended. A kernel counts for every range that its launching
 thread had open: pushed by it, or begun or ended by it. Ranges begun before this program came are not counted.
 JSON has a further field nvtx, one object per process: pid, unmatched_ends, and ranges [{domain (null: default),
-range, count, open, total_ns, mean_ns, kernels, no_time, gpu_ns}].";
+range, count, open, total_ns, mean_ns, kernels, no_time, gpu_ns}].
+
+With --pc (of programs started with PARCAGPU_PC_SAMPLING_RATE): every so many cycles each SM tells where one of its
+warps is and what it waits for. ISSUED is the part of samples whose warp issued an instruction; the rest waited.
+SM TIME is samples times the period: 132 SMs at work for a second have 132 s, and only while the library samples.
+Lines are known for code built with -lineinfo or -G; instructions are named where nvdisasm is installed.
+JSON has a further field pc, one object per process: pid, samples, issued, not_issued, sm_time_ns, states {name:
+samples}, ns_per_sample, reasons_known, dropped, records, unreadable, in_no_row, unknown {place: samples}, and kernels
+[{kernel, samples, issued, not_issued, sm_time_ns, states, lines [{file, line, place, samples, issued, not_issued,
+sm_time_ns, states, mnemonics {name: samples}}]}]; code_troubles and why_no_mnemonics stand beside it.
+place: line, no_line_info, no_row, no_function, outside, pending, unread, not_announced.";
 
 const RUN_HELP: &str = "\
 Examples:
@@ -243,6 +258,33 @@ pub struct TraceOptions {
     /// Only these probes, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub probe: Vec<String>,
+    /// Code of the GPU.
+    #[command(flatten)]
+    pub code: CodeArgs,
+}
+
+/// How the code of the GPU is looked at, for PC samples.
+#[derive(Args, Debug, Default)]
+pub struct CodeArgs {
+    /// Keep the machine code of kernels in this folder, and look there before reading it from a process
+    #[arg(long, value_name = "DIR")]
+    pub cubin_cache: Option<PathBuf>,
+    /// NVIDIA's disassembler, for the names of instructions [default: nvdisasm in PATH, CUDA_HOME/bin,
+    /// /usr/local/cuda/bin]
+    #[arg(long, value_name = "FILE")]
+    pub nvdisasm: Option<PathBuf>,
+}
+
+impl CodeArgs {
+    /// Starts looking at code; what was named and cannot be used is refused.
+    pub fn start(&self) -> anyhow::Result<Code> {
+        let options = CodeOptions {
+            cache: self.cubin_cache.clone(),
+            nvdisasm: self.nvdisasm.clone(),
+            no_mnemonics: false,
+        };
+        Code::start(&options).map_err(|e| refuse(format!("{e:#}")))
+    }
 }
 
 /// `parcagpu top`
@@ -263,6 +305,12 @@ pub struct TopOptions {
     /// Show NVTX ranges, and the GPU time of what was launched inside them
     #[arg(long)]
     pub nvtx: bool,
+    /// Show where inside the kernels the GPU's warps are, and what they wait for
+    #[arg(long, conflicts_with = "nvtx")]
+    pub pc: bool,
+    /// Code of the GPU.
+    #[command(flatten)]
+    pub code: CodeArgs,
 }
 
 /// What goes into a recording.

@@ -17,6 +17,7 @@ use parcagpu_abi::probe;
 
 use crate::accounts::Accounts;
 use crate::choice::Choice;
+use crate::code::{Code, CodeOptions};
 use crate::discover::{Found, Library};
 use crate::ledger::Ledger;
 use crate::library;
@@ -72,7 +73,7 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
         Some(path) => Some(Tape::create(path, options.keep, words(&options.command))?),
         None => None,
     };
-    let mut view = View::new(options, out, show, tape);
+    let mut view = View::new(options, out, show, tape)?;
     let mut session = Session::load(
         Wanted {
             probes: view.probes(),
@@ -227,18 +228,28 @@ struct View {
 }
 
 impl View {
-    fn new(options: &RunOptions, out: Box<dyn Write>, show: bool, tape: Option<Tape>) -> Self {
+    fn new(
+        options: &RunOptions,
+        out: Box<dyn Write>,
+        show: bool,
+        tape: Option<Tape>,
+    ) -> Result<Self> {
         let style = Style {
             json: options.json,
             raw_names: options.raw_names,
             repeats: false,
         };
         let (tracer, out) = match options.trace {
-            true => (Some(Tracer::new(out, style)), None),
+            true => {
+                let tracer = Tracer::new(out, style);
+                let code = Code::start(&CodeOptions::default())?;
+                tracer.borrow_mut().resolve_with(code, Vec::new());
+                (Some(tracer), None)
+            }
             false => (None, Some(out)),
         };
         let every = options.every.map(Duration::from_secs_f64);
-        Self {
+        Ok(Self {
             accounts: Rc::default(),
             ledger: Ledger::default(),
             tracer,
@@ -249,7 +260,7 @@ impl View {
             raw_names: options.raw_names,
             every,
             next: Instant::now() + every.unwrap_or_default(),
-        }
+        })
     }
 
     fn probes(&self) -> Vec<&'static str> {

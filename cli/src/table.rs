@@ -3,13 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::accounts::{Accounts, ProcessAccount};
+use crate::demangle::clean;
 use crate::ledger::{Ledger, coverage};
 use crate::session::{ProcessId, Session};
 use crate::text::{count, duration, plural};
 use crate::trace::loss_line;
 
 /// Processes without events that are named; a shell script may start thousands.
-const SILENT_SHOWN: u64 = 5;
+pub const SILENT_SHOWN: u64 = 5;
 
 /// How to print.
 #[derive(Clone, Copy, Debug)]
@@ -54,9 +55,20 @@ pub fn text(accounts: &Accounts, ledger: &Ledger, session: &Session, layout: Lay
         out.push('\n');
     }
     if without_events > SILENT_SHOWN {
-        let n = count(without_events - SILENT_SHOWN);
-        out += &format!("... and {n} more that have the library; nothing seen\n\n");
+        out += &more_silent(without_events);
     }
+    out + &tail(accounts, session)
+}
+
+/// Counts the processes without events that were not named.
+pub fn more_silent(silent: u64) -> String {
+    let n = count(silent - SILENT_SHOWN);
+    format!("... and {n} more that have the library; nothing seen\n\n")
+}
+
+/// What stands under every table: what processes complained of, and what was lost on the way to us.
+pub fn tail(accounts: &Accounts, session: &Session) -> String {
+    let mut out = String::new();
     for error in &accounts.errors {
         out += &format!(
             "warning: process {}: {} (code {})\n",
@@ -68,6 +80,12 @@ pub fn text(accounts: &Accounts, ledger: &Ledger, session: &Session, layout: Lay
     out
 }
 
+/// What stands at the head of a process.
+pub fn head(id: ProcessId, ledger: &Ledger) -> String {
+    let comm = ledger.entry(id.pid).map_or("?", |e| e.comm.as_str());
+    format!("PID {} ({})", id.pid, clean(comm))
+}
+
 fn process_text(
     id: ProcessId,
     account: &ProcessAccount,
@@ -75,8 +93,7 @@ fn process_text(
     layout: Layout,
 ) -> String {
     let entry = ledger.entry(id.pid);
-    let comm = entry.map_or("?", |e| e.comm.as_str());
-    let head = format!("PID {} ({})", id.pid, crate::demangle::clean(comm));
+    let head = head(id, ledger);
     if account.launches == 0 && account.records == 0 {
         let why = entry.map_or_else(String::new, |e| format!(": {}", e.why_nothing()));
         return format!("{head}: nothing seen{why}\n");
@@ -131,7 +148,8 @@ fn process_text(
     out
 }
 
-fn share(part: u128, total: u128) -> String {
+/// A part of a total in percent.
+pub fn share(part: u128, total: u128) -> String {
     match (part * 1000 + total / 2).checked_div(total) {
         Some(thousandths) => format!("{}.{} %", thousandths / 10, thousandths % 10),
         None => "-".to_owned(),

@@ -4,17 +4,21 @@ use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use parcagpu_abi::probe;
 
 use crate::accounts::Accounts;
+use crate::code::Code;
 use crate::events::Event;
 use crate::ledger::Ledger;
 use crate::nvtx::Ranges;
 use crate::nvtx_table;
 use crate::options::TopOptions;
+use crate::pc::rows::Rows;
+use crate::pc::samples::Samples;
+use crate::pc_table;
 use crate::session::{Session, Sink};
 use crate::table::{self, Layout};
 use crate::watch;
@@ -33,6 +37,8 @@ pub fn probes() -> Vec<&'static str> {
     .collect()
 }
 
+/// How long the last table waits for code that is still being looked at.
+const CODE_PATIENCE: Duration = Duration::from_secs(20);
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// What was added up.
@@ -41,6 +47,14 @@ struct Sums {
     accounts: Accounts,
     /// With `--nvtx`.
     ranges: Option<Ranges>,
+    /// With `--pc`.
+    pc: Option<Pc>,
+}
+
+/// PC samples and the code that they lie in.
+struct Pc {
+    samples: Samples,
+    code: Code,
 }
 
 impl Sink for Sums {
@@ -49,21 +63,59 @@ impl Sink for Sums {
         if let Some(ranges) = &mut self.ranges {
             ranges.event(event);
         }
+        if let Some(pc) = &mut self.pc {
+            pc.samples.event(event);
+            pc.code.event(event);
+        }
     }
 }
 
 impl Sums {
-    fn text(&self, ledger: &Ledger, session: &Session, layout: Layout) -> String {
-        match &self.ranges {
-            Some(ranges) => nvtx_table::text(ranges, &self.accounts, ledger, session, layout),
-            None => table::text(&self.accounts, ledger, session, layout),
+    fn text(&mut self, ledger: &Ledger, session: &Session, layout: Layout) -> String {
+        let accounts = &self.accounts;
+        if let Some(ranges) = &self.ranges {
+            nvtx_table::text(ranges, accounts, ledger, session, layout)
+        } else if let Some(Pc { samples, code }) = &mut self.pc {
+            pc_table::text(samples, code, accounts, ledger, session, layout)
+        } else {
+            table::text(accounts, ledger, session, layout)
         }
     }
 
-    fn json(&self, ledger: &Ledger, session: &Session, raw_names: bool) -> String {
+    /// Asks for what the code has to say about the samples so far, so that the table need not wait for it.
+    fn prepare(&mut self) {
+        if let Some(pc) = &mut self.pc {
+            for process in pc.samples.processes.values() {
+                Rows::new(process, &mut pc.code, true);
+            }
+        }
+    }
+
+    /// The end: no more events come.
+    fn finish(&mut self) {
+        if let Some(ranges) = &mut self.ranges {
+            ranges.finish();
+        }
+        self.prepare();
+        if let Some(pc) = &mut self.pc {
+            // Another Ctrl-C ends the waiting.
+            let (began, signals) = (Instant::now(), signals::count());
+            while !pc.code.settle(watch::POLL)
+                && began.elapsed() < CODE_PATIENCE
+                && signals::count() == signals
+            {}
+        }
+    }
+
+    fn json(&mut self, ledger: &Ledger, session: &Session, raw_names: bool) -> String {
         let mut json = table::json(&self.accounts, ledger, session, raw_names);
         if let Some(ranges) = &self.ranges {
             json["nvtx"] = nvtx_table::json(ranges);
+        }
+        if let Some(Pc { samples, code }) = &mut self.pc {
+            json["pc"] = pc_table::json(samples, code, raw_names);
+            json["code_troubles"] = code.troubles().into();
+            json["why_no_mnemonics"] = code.why_no_mnemonics().into();
         }
         json.to_string() + "\n"
     }
@@ -72,14 +124,25 @@ impl Sums {
 /// `parcagpu top`
 pub fn top(options: &TopOptions) -> Result<ExitCode> {
     signals::install();
+    let pc = || -> Result<Pc> {
+        Ok(Pc {
+            samples: Samples::default(),
+            code: options.code.start()?,
+        })
+    };
     let sums = Rc::new(RefCell::new(Sums {
         ranges: options.nvtx.then(Ranges::default),
+        pc: options.pc.then(pc).transpose()?,
         ..Sums::default()
     }));
     let sink: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Sums>>::clone(&sums);
     let mut wanted = probes();
     if options.nvtx {
         wanted.extend([probe::NVTX_EVENT_BATCH.name, probe::NVTX_RESOURCE_NAME.name]);
+    }
+    if options.pc {
+        wanted.push(probe::PC_SAMPLE_BATCH.name);
+        wanted.extend(watch::CODE_PROBES.iter().map(|p| p.name));
     }
     let (mut session, mut ledger) = watch::start(&options.scope, wanted, false, sink)?;
 
@@ -95,15 +158,18 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
         }
         next = Instant::now() + watch::REFRESH;
         ledger.refresh(session);
-        !live || show_live(&sums.borrow(), &ledger, session, options.raw_names)
+        let mut sums = sums.borrow_mut();
+        if !live {
+            sums.prepare();
+            return true;
+        }
+        show_live(&mut sums, &ledger, session, options.raw_names)
     })?;
     ledger.refresh(&session);
     watch::finish(&mut session)?;
     ledger.refresh(&session);
     let mut sums = sums.borrow_mut();
-    if let Some(ranges) = &mut sums.ranges {
-        ranges.finish();
-    }
+    sums.finish();
     let all = Layout {
         rows: usize::MAX,
         width: 0,
@@ -119,7 +185,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_live(sums: &Sums, ledger: &Ledger, session: &Session, raw_names: bool) -> bool {
+fn show_live(sums: &mut Sums, ledger: &Ledger, session: &Session, raw_names: bool) -> bool {
     let (rows, width) = terminal_size();
     let layout = Layout {
         rows: rows.saturating_sub(6).max(5),

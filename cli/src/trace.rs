@@ -1,18 +1,21 @@
 //! `parcagpu trace`: one line per event.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::rc::Rc;
 
-use parcagpu_abi::probe;
+use parcagpu_abi::probe::{self, Probe};
 
 use crate::accounts::Accounts;
+use crate::code::{Code, Place};
 use crate::demangle::{Demangler, clean};
 use crate::events::{Body, Event, Text, TextState};
 use crate::json::{self, nvtx_kind, resource_kind};
-use crate::session::{Session, Sink};
+use crate::pc::reasons::Reasons;
+use crate::pc::samples::function_name;
+use crate::session::{ProcessId, Session, Sink};
 use crate::text::{clock_ns, count, duration, plural, time_of_day};
 
 /// How to print.
@@ -36,7 +39,19 @@ pub struct Tracer {
     realtime_offset: u64,
     broken: bool,
     demangler: Demangler,
+    /// Attached for our own use: neither printed nor counted.
+    unprinted: Vec<Probe>,
+    /// What resolves PC samples.
+    code: Option<Code>,
+    reasons: HashMap<ProcessId, Reasons>,
 }
+
+/// Index of `pc_sample_batch` in [`probe::ALL`].
+const PC_SAMPLE: usize = 3;
+const _: () = assert!(matches!(
+    probe::ALL[PC_SAMPLE].name.as_bytes(),
+    b"pc_sample_batch"
+));
 
 /// Repeats are only recognised among this many; past it everything is printed again.
 const TOLD_MAX: usize = 100_000;
@@ -54,7 +69,56 @@ impl Tracer {
             realtime_offset: offset,
             broken: false,
             demangler: Demangler::default(),
+            unprinted: Vec::new(),
+            code: None,
+            reasons: HashMap::new(),
         }))
+    }
+
+    /// Tells PC samples with their lines and instructions from now on. `unprinted`: probes that were attached for
+    /// that only.
+    pub fn resolve_with(&mut self, code: Code, unprinted: Vec<Probe>) {
+        self.code = Some(code);
+        self.unprinted = unprinted;
+    }
+
+    /// What was not known of the code, for stderr.
+    fn code_notes(&self) -> Vec<String> {
+        let sampled = self.counts[PC_SAMPLE] > 0;
+        let Some(code) = self.code.as_ref().filter(|_| sampled) else {
+            return Vec::new();
+        };
+        let troubles = code.troubles().iter().map(|t| clean(t));
+        let why = code.why_no_mnemonics();
+        troubles
+            .chain(why.map(|why| format!("no instructions named: {why} (--nvdisasm FILE)")))
+            .collect()
+    }
+
+    fn place(&mut self, event: &Event<'_>) -> Option<Place> {
+        let Body::PcSample {
+            crc,
+            pc_offset,
+            function_index,
+            name,
+            ..
+        } = &event.body
+        else {
+            return None;
+        };
+        let function = function_name(name, *function_index);
+        Some(self.code.as_mut()?.resolve(*crc, &function, *pc_offset))
+    }
+
+    fn learn(&mut self, event: &Event<'_>) {
+        if let Some(code) = &mut self.code {
+            code.event(event);
+        }
+        if let Body::StallReasons { names, .. } = &event.body
+            && (self.reasons.len() < TOLD_MAX || self.reasons.contains_key(&process(event)))
+        {
+            self.reasons.insert(process(event), Reasons::new(names));
+        }
     }
 
     /// Writes out what is buffered; false once nobody reads.
@@ -101,6 +165,7 @@ impl Tracer {
                 plural(self.repeats, "repetition")
             ));
         }
+        lines.extend(self.code_notes());
         lines.push(loss_line(session));
         lines.join("\n")
     }
@@ -164,8 +229,19 @@ impl Sink for Both {
     }
 }
 
+fn process(event: &Event<'_>) -> ProcessId {
+    ProcessId {
+        pid: event.header.pid,
+        start_ns: event.header.start_ns,
+    }
+}
+
 impl Sink for Tracer {
     fn event(&mut self, event: &Event<'_>) {
+        self.learn(event);
+        if self.unprinted.contains(event.header.probe()) {
+            return;
+        }
         self.counts[event.header.probe] += 1;
         if !self.style.repeats && self.is_repeat(event) {
             self.repeats += 1;
@@ -174,8 +250,15 @@ impl Sink for Tracer {
         if self.broken {
             return;
         }
+        let place = self.place(event);
         let line = if self.style.json {
-            json::line(event, &mut self.demangler).to_string()
+            let mut line = json::line(event, &mut self.demangler);
+            if let Some(place) = place {
+                let none = Reasons::default();
+                let reasons = self.reasons.get(&process(event)).unwrap_or(&none);
+                json::add_place(&mut line, &place, reasons);
+            }
+            line.to_string()
         } else {
             let h = event.header;
             format!(
@@ -184,7 +267,10 @@ impl Sink for Tracer {
                 h.pid,
                 h.tid,
                 h.probe().name,
-                self.fields(&event.body)
+                match place {
+                    Some(place) => self.sample_fields(event, &place),
+                    None => self.fields(&event.body),
+                }
             )
         };
         if let Err(e) = writeln!(self.out, "{line}") {
@@ -218,6 +304,43 @@ pub fn loss_line(session: &Session) -> String {
 }
 
 impl Tracer {
+    /// A PC sample with what is known of its code.
+    fn sample_fields(&mut self, event: &Event<'_>, place: &Place) -> String {
+        let Body::PcSample {
+            crc,
+            pc_offset,
+            correlation_id,
+            reasons,
+            name,
+            ..
+        } = &event.body
+        else {
+            return self.fields(&event.body);
+        };
+        let none = Reasons::default();
+        let known = self.reasons.get(&process(event)).unwrap_or(&none);
+        let reasons: Vec<String> = reasons
+            .iter()
+            .map(|(i, n)| format!("{}:{n}", clean(&known.name(*i).replace(' ', "_"))))
+            .collect();
+        let spot = match &place.line {
+            Some(line) => format!("{}:{}", clean(&line.file), line.line),
+            None => format!("({})", place.knowledge.words()),
+        };
+        let name = match &place.function {
+            Some(whole) => self.name(&Text {
+                bytes: whole,
+                state: TextState::Whole,
+            }),
+            None => self.name(name),
+        };
+        format!(
+            "crc={crc:#010x} pc={pc_offset:#x} id={correlation_id} reasons={} at={spot} {} {name}",
+            reasons.join(","),
+            place.mnemonic.as_deref().unwrap_or("?"),
+        )
+    }
+
     fn fields(&mut self, body: &Body<'_>) -> String {
         match body {
             Body::Correlation { id, cbid, name, .. } => {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use parcagpu_abi::probe;
+use parcagpu_abi::probe::{self, Probe};
 
 use crate::accounts::Accounts;
 use crate::choice::Choice;
@@ -43,6 +43,14 @@ pub struct Extent {
     /// Size of the ring buffer where the options name none; 0: [`RING_MIB`].
     pub ring_mib: u32,
 }
+
+/// What says more about PC samples.
+pub const CODE_PROBES: [Probe; 4] = [
+    probe::STALL_REASON_MAP,
+    probe::GPU_CONFIG,
+    probe::CUBIN_LOADED,
+    probe::CUBIN_UNLOADED,
+];
 
 /// Loads and attaches as the options say, and tells so on stderr.
 pub fn start(
@@ -198,7 +206,7 @@ pub fn finish(session: &mut Session) -> Result<()> {
 
 /// `parcagpu trace`
 pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
-    let probes = selected(&options.probe)?;
+    let mut probes = selected(&options.probe)?;
     signals::install();
     let tracer = Tracer::new(
         Box::new(std::io::stdout()),
@@ -208,6 +216,13 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
             repeats: options.repeats,
         },
     );
+    if probes.contains(&probe::PC_SAMPLE_BATCH.name) {
+        let mut unprinted = CODE_PROBES.to_vec();
+        unprinted.retain(|p| !probes.contains(&p.name));
+        probes.extend(unprinted.iter().map(|p| p.name));
+        let code = options.code.start()?;
+        tracer.borrow_mut().resolve_with(code, unprinted);
+    }
     let accounts = Rc::new(RefCell::new(Accounts::default()));
     let sink: Rc<RefCell<dyn Sink>> =
         Rc::new(RefCell::new(Both(Rc::clone(&tracer), Rc::clone(&accounts))));

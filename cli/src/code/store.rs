@@ -3,7 +3,7 @@
 //! Two threads work behind it: one reads cubins from processes and takes them apart, one runs `nvdisasm`. Every
 //! method but [`Code::settle`] returns at once; what is still being worked on is said to be pending.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use super::cache::Cache;
 use super::cubin::{Cubin, FunctionName, NoLine, SourceLine};
 use super::sass::{self, Sass};
 use super::worker::Worker;
-use crate::session::ProcessId;
+use crate::events::{Body, Event};
+use crate::session::{ProcessId, Sink};
 
 /// Bytes of code that are kept, with what was read from them.
 const KEPT_MAX: u64 = 1 << 30;
@@ -147,6 +148,10 @@ pub struct Code {
     /// By cubin, functions to be asked for at the next opportunity.
     wanted: BTreeMap<u64, BTreeSet<u32>>,
     failures: HashMap<ProcessId, u32>,
+    /// Processes that sample PCs, and what the others announced.
+    sampling: HashSet<ProcessId>,
+    waiting: HashMap<ProcessId, BTreeMap<u64, Announced>>,
+    waiting_count: usize,
     troubles: Vec<String>,
     no_mnemonics: Option<String>,
 }
@@ -170,6 +175,9 @@ impl Code {
             disassembler,
             wanted: BTreeMap::new(),
             failures: HashMap::new(),
+            sampling: HashSet::new(),
+            waiting: HashMap::new(),
+            waiting_count: 0,
             troubles: Vec::new(),
             no_mnemonics,
         })
@@ -307,6 +315,15 @@ impl Code {
         }
     }
 
+    /// A process samples PCs: what it announced is read now.
+    fn samples(&mut self, process: ProcessId) {
+        if self.sampling.insert(process) {
+            let waiting = self.waiting.remove(&process).unwrap_or_default();
+            self.waiting_count -= waiting.len();
+            waiting.into_values().for_each(|a| self.announce(a));
+        }
+    }
+
     /// The bytes of a cubin, once they were read.
     pub fn bytes(&self, crc: u64) -> Option<Arc<[u8]>> {
         match self.entries.get(&crc)? {
@@ -415,6 +432,42 @@ fn disassembler(options: &CodeOptions) -> Result<Option<Disassembler>> {
         (job.crc, sass.map_err(|e| format!("{e:#}")))
     })
     .map(Some)
+}
+
+impl Sink for Code {
+    /// Takes note of cubins. Code is read only of processes that sample PCs: others announce theirs too.
+    fn event(&mut self, event: &Event<'_>) {
+        let process = ProcessId {
+            pid: event.header.pid,
+            start_ns: event.header.start_ns,
+        };
+        match event.body {
+            Body::CubinLoaded { crc, address, size } => {
+                let announced = Announced {
+                    process,
+                    crc,
+                    address,
+                    size,
+                };
+                if self.sampling.contains(&process) {
+                    self.announce(announced);
+                } else if self.waiting_count < CUBINS_MAX {
+                    let waiting = self.waiting.entry(process).or_default();
+                    let new = waiting.insert(crc, announced).is_none();
+                    self.waiting_count += usize::from(new);
+                }
+            }
+            Body::CubinUnloaded { crc } => {
+                let waiting = self.waiting.get_mut(&process);
+                let was = waiting.and_then(|w| w.remove(&crc)).is_some();
+                self.waiting_count -= usize::from(was);
+            }
+            Body::StallReasons { .. } | Body::GpuConfig { .. } | Body::PcSample { .. } => {
+                self.samples(process);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// On the reading thread.

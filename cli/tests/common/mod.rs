@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::{Counter, Status};
@@ -150,6 +150,7 @@ pub struct View {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     stdout: Option<std::thread::JoinHandle<String>>,
+    so_far: Arc<Mutex<String>>,
 }
 
 impl View {
@@ -169,11 +170,16 @@ impl View {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut out = child.stdout.take().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let so_far: Arc<Mutex<String>> = Arc::default();
+        let text = Arc::clone(&so_far);
         let stdout = std::thread::spawn(move || {
-            let mut text = String::new();
-            out.read_to_string(&mut text).unwrap();
-            text
+            let mut line = String::new();
+            while out.read_line(&mut line).unwrap() > 0 {
+                text.lock().unwrap().push_str(&line);
+                line.clear();
+            }
+            std::mem::take(&mut *text.lock().unwrap())
         });
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -189,6 +195,17 @@ impl View {
             child,
             stderr,
             stdout: Some(stdout),
+            so_far,
+        }
+    }
+
+    /// Waits until it has printed this, doing something meanwhile.
+    pub fn await_text(&self, wanted: &str, mut meanwhile: impl FnMut()) {
+        let began = Instant::now();
+        while !self.so_far.lock().unwrap().contains(wanted) {
+            let so_far = self.so_far.lock().unwrap().clone();
+            assert!(began.elapsed() < PATIENCE, "no {wanted} in {so_far}");
+            meanwhile();
         }
     }
 
@@ -296,6 +313,16 @@ impl App {
         let said = self.obey("semaphores");
         let numbers = said.strip_prefix("semaphores ").unwrap().split(' ');
         numbers.map(|n| n.parse().unwrap()).collect()
+    }
+
+    /// Waits until somebody listens to PC samples.
+    pub fn await_semaphores_of_samples(&mut self) {
+        let began = Instant::now();
+        while self.obey("listens") != "listens 1" {
+            assert!(began.elapsed() < PATIENCE, "nobody listens");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
 
     /// Waits until somebody listens.
