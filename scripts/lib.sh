@@ -46,6 +46,8 @@ is_there() {
 	ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] || ! command -v apt-get >/dev/null ;;
 	python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
 	busybox-static) command -v busybox >/dev/null ;;
+	chromium-driver) command -v chromedriver >/dev/null ;;
+	golang-go) command -v go >/dev/null ;;
 	util-linux) command -v flock >/dev/null && command -v setpriv >/dev/null ;;
 	*) command -v "$1" >/dev/null ;;
 	esac

@@ -53,11 +53,17 @@ fn whole(name: &str) -> Option<String> {
     symbol.demangle().ok()
 }
 
-/// Control characters could play tricks with the terminal.
+/// Control characters could play tricks with the terminal, and so could those that turn the direction of text.
 pub fn clean(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if plays_tricks(c) { '\u{fffd}' } else { c })
         .collect()
+}
+
+/// Whether a character changes how others are shown instead of being one.
+pub fn plays_tricks(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -81,6 +87,7 @@ mod tests {
         assert_eq!(demangle(b"plain_kernel", false), "plain_kernel");
         assert_eq!(demangle(b"_Z9vectorAd", true), "_Z9vectorAd…");
         assert_eq!(demangle(b"a\x1b[2J\xff", false), "a\u{fffd}[2J\u{fffd}");
+        assert_eq!(clean("a\u{202e}b\u{2028}c"), "a\u{fffd}b\u{fffd}c");
         assert_eq!(demangle(b"", false), "");
     }
 }

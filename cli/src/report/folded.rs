@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use inferno::flamegraph::{self, Options};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::sums::launched;
 use super::view::{NO_STACK, View};
+use crate::demangle::plays_tricks;
 use crate::text::duration;
 
 /// `process;outermost;...;innermost;kernel` and GPU time, ns, for all that has some.
@@ -68,7 +69,9 @@ pub fn write_svg(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
         .collect();
     let mut options = Options::default();
     options.title = format!("GPU time by CPU stack and kernel: {}", duration(total));
-    options.subtitle = Some(view.notes().join("; "));
+    // One line is all the room there is.
+    options.subtitle = Some(view.coverage.sentence());
+    options.text_truncate_direction = TextTruncateDirection::Right;
     "ns of GPU time".clone_into(&mut options.count_name);
     "Frame:".clone_into(&mut options.name_type);
     options.hash = true;
@@ -86,7 +89,7 @@ pub fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c if c.is_control() => out.push('\u{fffd}'),
+            c if plays_tricks(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::folded::escape;
 use super::sums::total_ns;
 use super::view::{View, share};
+use crate::demangle::clean;
 use crate::text::{count, duration, plural, time_of_day};
 
 const STYLE: &str = include_str!("html/style.css");
@@ -132,6 +133,7 @@ fn data(view: &View<'_>, timeline: &timeline::Timeline) -> Value {
             json!({
                 "name": view.process_name(i),
                 "share": share(p.launches_sampled, p.launches_seen),
+                "devices": p.devices.keys().map(|d| view.device(i, *d)).collect::<Vec<_>>(),
             })
         })
         .collect();
@@ -142,7 +144,10 @@ fn data(view: &View<'_>, timeline: &timeline::Timeline) -> Value {
         .take(200)
         .map(|e| {
             let who = view.process_name(e.process);
-            format!("{who}: {}: {} (code {})", e.component, e.message, e.code)
+            clean(&format!(
+                "{who}: {}: {} (code {})",
+                e.component, e.message, e.code
+            ))
         })
         .collect();
     json!({

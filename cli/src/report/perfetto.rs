@@ -163,13 +163,7 @@ impl Builder<'_, '_, '_> {
             }
             Track::Device(p, device) => view.device(p, device),
             Track::Stream(p, device, context, stream, n) => {
-                let named = process(p).and_then(|p| p.streams.get(&stream));
-                let named =
-                    named.map_or(String::new(), |n| format!(" {}", crate::demangle::clean(n)));
-                format!(
-                    "GPU {device} context {context} stream {stream}{named}{}",
-                    lane(n)
-                )
+                view.stream(p, device, context, stream) + &lane(n)
             }
             Track::Graph(_, graph, n) => format!("graph {graph}{}", lane(n)),
             Track::Launches(..) => "launches".to_owned(),

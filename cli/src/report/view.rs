@@ -3,9 +3,9 @@
 //! Indices are not trusted: a recording that names what is not there gets `(unknown)`, never a panic.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use crate::demangle::{clean, demangle};
+use crate::demangle::{clean, demangle, plays_tricks};
 use crate::recording::model::{Frame, Kernel, Launch, NameId, Process, Recording};
 use crate::text::{count, plural};
 
@@ -20,6 +20,8 @@ pub struct View<'a> {
     /// What it shows.
     pub rec: &'a Recording,
     shown: Vec<Cow<'a, str>>,
+    /// Devices that a process used in more than one context.
+    contexts: HashSet<(u32, u32)>,
     /// How much was seen and lost.
     pub coverage: Coverage,
 }
@@ -37,9 +39,18 @@ impl<'a> View<'a> {
     /// Demangles every name once.
     pub fn new(rec: &'a Recording) -> Self {
         let shown = rec.names.iter().map(|name| shown(name)).collect();
+        let mut first = HashMap::new();
+        let mut contexts = HashSet::new();
+        for kernel in &rec.kernels {
+            let device = (kernel.process, kernel.device);
+            if *first.entry(device).or_insert(kernel.context) != kernel.context {
+                contexts.insert(device);
+            }
+        }
         Self {
             rec,
             shown,
+            contexts,
             coverage: Coverage::of(rec),
         }
     }
@@ -98,6 +109,21 @@ impl<'a> View<'a> {
         text
     }
 
+    /// `GPU 0 stream 7`, its name if it has one, its context where the process has more than one on the device.
+    pub fn stream(&self, process: u32, device: u32, context: u32, stream: u32) -> String {
+        let known = self.rec.processes.get(process as usize);
+        let context = if self.contexts.contains(&(process, device)) {
+            format!(" context {context}")
+        } else {
+            String::new()
+        };
+        let name = match known.and_then(|p| p.streams.get(&stream)) {
+            Some(name) => format!(" {}", clean(name)),
+            None => String::new(),
+        };
+        format!("GPU {device}{context} stream {stream}{name}")
+    }
+
     /// Process number; 0 if unknown.
     pub fn pid(&self, index: u32) -> u32 {
         self.rec.processes.get(index as usize).map_or(0, |p| p.pid)
@@ -148,7 +174,7 @@ impl<'a> View<'a> {
 fn shown(name: &str) -> Cow<'_, str> {
     if name.starts_with("_Z") || name.starts_with("_R") {
         Cow::Owned(demangle(name.as_bytes(), false))
-    } else if name.chars().any(char::is_control) {
+    } else if name.chars().any(plays_tricks) {
         Cow::Owned(clean(name))
     } else {
         Cow::Borrowed(name)
@@ -233,7 +259,12 @@ impl Coverage {
     pub fn sentence(&self) -> String {
         let share = self.share();
         if self.seen != Some(self.sampled) {
-            format!("sampled: {share}; sums are of the sample")
+            let lost = if self.losses.is_empty() {
+                ""
+            } else {
+                ", of which some was lost"
+            };
+            format!("sampled: {share}; sums are of the sample{lost}")
         } else if self.whole {
             format!("sampled: {share}")
         } else {

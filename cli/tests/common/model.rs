@@ -471,11 +471,11 @@ impl Maker {
             let count = |n: u64| n as u32;
             let waits = count(1 + self.dice.roll(9) * u64::from(line % 7));
             let reasons = vec![
-                (0, waits * 2 + 6),
+                (0, waits + waits / 3 + 8),
                 (1, u32::from(i % 97 == 0)),
                 (2, waits),
                 (3, waits / 2),
-                (4, count(self.dice.roll(4))),
+                (4, 5),
                 (5, waits / 3),
                 (7, 2),
                 (8, 1),

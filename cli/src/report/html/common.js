@@ -63,7 +63,7 @@ function fit(canvas, width, height) {
 // As much of a text as there is room for; widths are guessed, then the text is clipped by the caller's room.
 function label(g, text, x, y, room) {
   if (room < 24) return;
-  const most = Math.floor(room / 6.2);
+  const most = Math.floor(room / 6.8);
   g.fillText(text.length > most ? text.slice(0, Math.max(1, most - 1)) + "…" : text, x, y, room);
 }
 

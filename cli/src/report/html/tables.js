@@ -63,11 +63,13 @@ function meter(part, whole) {
   const e = element("span"), m = element("span", null, "meter"), i = element("i");
   i.style.width = whole ? Math.max(0, Math.min(100, (100 * part) / whole)) + "%" : "0";
   m.append(i);
-  e.append(m, percent(part, whole));
+  e.append(m, element("span", percent(part, whole), "share"));
   return e;
 }
 function named(name, lines) {
-  const e = element("span", name);
+  const e = element("div"), head = element("div", name, "head");
+  head.title = name;
+  e.append(head);
   for (const line of lines) e.append(element("div", line, "sub"));
   return e;
 }
@@ -93,7 +95,8 @@ function kernelTable() {
   ], K.rows, K.cut, (row) => {
     $("find").value = row.name;
     timeline.find(row.name, true);
-    $("timeline-section").scrollIntoView({ behavior: "smooth" });
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    $("timeline-section").scrollIntoView({ behavior: still ? "auto" : "smooth" });
   });
 }
 
@@ -155,6 +158,6 @@ function nodeTable() {
     number("Graph", "graph"),
     { title: "Node", key: (r) => Number(r.node), show: (r) => r.node },
     { title: "Process", text: true, key: (r) => r.process },
-    { title: "Kernel", text: true, cls: "name", key: (r) => r.name },
+    { title: "Kernel", text: true, cls: "name", key: (r) => r.name, show: (r) => named(r.name, []) },
   ], N.rows, N.cut);
 }

@@ -19,7 +19,7 @@ const timeline = (() => {
     if (lane.process !== process) {
       process = lane.process;
       const p = data.processes[process];
-      rows.push({ y, h: HEAD, head: p ? p.name : "(unknown)", share: p ? "sampled: " + p.share : "" });
+      rows.push({ y, h: HEAD, head: p ? p.name : "(unknown)", share: p ? ["sampled: " + p.share, ...p.devices].join(" · ") : "" });
       y += HEAD;
     }
     lane.start = new Float64Array(lane.n);
@@ -106,11 +106,13 @@ const timeline = (() => {
     const y0 = top + (ROW - h) / 2;
     let i = first(lane, view.from);
     // What is narrower than a pixel is gathered: the column shows the longest of what lies in it.
-    let column = -1, best = -1, many = 0;
+    const pixel = (view.to - view.from) / (width - GUTTER);
+    let column = -1, best = -1, busy = 0;
     const flush = () => {
       if (column < 0) return;
-      const dim = lit && !lit[lane.name[best]];
-      g.globalAlpha = dim ? 0.15 : many > 1 ? 0.85 : 1;
+      // How full the column is shows as how strong it is.
+      const full = lane.kind === "launch" ? 1 : Math.min(1, busy / (pixel * 0.9));
+      g.globalAlpha = (lit && !lit[lane.name[best]] ? 0.15 : 1) * (0.22 + 0.78 * full);
       g.fillStyle = colours[lane.name[best]];
       g.fillRect(column, y0, 1, h);
       g.globalAlpha = 1;
@@ -125,9 +127,9 @@ const timeline = (() => {
           flush();
           column = c;
           best = i;
-          many = 1;
+          busy = lane.dur[i];
         } else {
-          many++;
+          busy += lane.dur[i];
           const better = lit ? (lit[lane.name[i]] || 0) - (lit[lane.name[best]] || 0) : 0;
           if (better > 0 || (better === 0 && lane.dur[i] > lane.dur[best])) best = i;
         }
@@ -155,6 +157,7 @@ const timeline = (() => {
     $("lanes-space").style.height = Math.max(0, height - h) + "px";
     g.fillStyle = css("--line");
     for (let t = Math.ceil(view.from / s) * s; t <= view.to; t += s) if (x(t) > GUTTER) g.fillRect(x(t), 0, 1, h);
+    g.fillRect(GUTTER - 1, 0, 1, h);
     for (const row of rows) {
       const y0 = row.y - top;
       if (y0 + row.h < 0 || y0 > h) continue;
@@ -174,8 +177,6 @@ const timeline = (() => {
       label(g, row.lane.label, 8, y0 + ROW / 2, GUTTER - 14);
       drawLane(g, row.lane, y0);
     }
-    g.fillStyle = css("--line");
-    g.fillRect(GUTTER - 1, 0, 1, h);
   }
 
   function hit(event) {

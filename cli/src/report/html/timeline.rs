@@ -145,13 +145,7 @@ impl Timeline {
             });
         }
         for ((process, device, context, stream), (_, lanes)) in streams {
-            let given = view
-                .rec
-                .processes
-                .get(process as usize)
-                .and_then(|p| p.streams.get(&stream));
-            let given = given.map_or(String::new(), |name| format!(" {}", clean(name)));
-            let label = format!("GPU {device}:{context} stream {stream}{given}");
+            let label = view.stream(process, device, context, stream);
             self.stacked(process, &label, "kernel", lanes);
         }
     }
@@ -177,7 +171,7 @@ impl Timeline {
         let step = all.len().div_ceil(LAUNCHES_MAX).max(1);
         if step > 1 {
             self.cut.push(format!(
-                "of {} launches every {step}th is drawn",
+                "of {} launches 1 in {step}",
                 count(all.len() as u64)
             ));
         }
