@@ -125,6 +125,7 @@ Examples:
   parcagpu record -- python train.py              start a command, sample every launch of it
   parcagpu record --pid 1234 --seconds 10 -o a.pgpu
   parcagpu record                                 all processes that have the library, until Ctrl-C
+  parcagpu record --format html,perfetto -- ./app parcagpu.html and parcagpu.pftrace too
 
 The file is complete up to the last second at any moment, also when this program is killed. It holds launches
 with their CPU stacks, kernels, PC samples, NVTX ranges, errors, the names of all of these, and what was lost.
@@ -314,7 +315,7 @@ pub struct TopOptions {
 }
 
 /// What goes into a recording.
-#[derive(Args, Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Recording")]
 pub struct KeepOptions {
     /// Replace the file if it is there
@@ -326,6 +327,9 @@ pub struct KeepOptions {
     /// Keep the machine code of kernels too, to resolve PC samples with
     #[arg(long)]
     pub cubins: bool,
+    /// Make these of it at the end, beside it, as parcagpu report does
+    #[arg(long, value_enum, value_name = "FORMATS", value_delimiter = ',')]
+    pub format: Vec<Format>,
 }
 
 /// `parcagpu record`

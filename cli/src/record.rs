@@ -17,10 +17,11 @@ use crate::ledger::Ledger;
 use crate::options::{Chosen, KeepOptions, RecordOptions, RunOptions};
 use crate::recorder::{Keep, Recorder, output};
 use crate::refusal::refuse;
+use crate::report::Format;
 use crate::session::{Session, Sink};
 use crate::text::{count, plural};
 use crate::watch::{self, Extent};
-use crate::{run, signals};
+use crate::{report, run, signals};
 
 /// Size of the ring buffer unless told otherwise, MiB: launches with stacks are large.
 const RING_MIB: u32 = 32;
@@ -58,11 +59,13 @@ pub struct Tape {
     path: PathBuf,
     reel: Rc<RefCell<Reel>>,
     next_notes: Instant,
+    formats: Vec<Format>,
 }
 
 impl Tape {
     /// Creates the file and begins.
-    pub fn create(path: &Path, options: KeepOptions, command: String) -> Result<Self> {
+    pub fn create(path: &Path, options: &KeepOptions, command: String) -> Result<Self> {
+        report::check_beside(path, &options.format, options.force)?;
         let file = output::create(path, options.force)?;
         let keep = Keep {
             stacks: !options.no_stacks,
@@ -74,6 +77,7 @@ impl Tape {
             path: path.to_owned(),
             reel: Rc::new(RefCell::new(Reel(Some(recorder)))),
             next_notes: Instant::now() + NOTE_EVERY,
+            formats: options.format.clone(),
         })
     }
 
@@ -141,7 +145,7 @@ impl Tape {
         if !lost.is_empty() {
             eprintln!("{lost}");
         }
-        Ok(())
+        report::make_beside(&self.path, &self.formats)
     }
 
     /// Waits for stacks and cubins that are worked on, within bounds; Ctrl-C ends the waiting.
@@ -188,8 +192,11 @@ pub fn record(options: RecordOptions) -> Result<ExitCode> {
         return record_command(options);
     }
     signals::install();
-    let keep = options.keep;
-    let mut tape = Tape::create(&options.output, keep, chosen(&options.scope.chosen))?;
+    let mut tape = Tape::create(
+        &options.output,
+        &options.keep,
+        chosen(&options.scope.chosen),
+    )?;
     let started = record_processes(&mut tape, &options);
     if started.is_err() && tape.with(|r| r.counts() == Default::default()) {
         // Nothing was recorded: no file is better than an empty one.

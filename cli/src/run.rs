@@ -21,7 +21,7 @@ use crate::code::{Code, CodeOptions};
 use crate::discover::{Found, Library};
 use crate::ledger::Ledger;
 use crate::library;
-use crate::options::RunOptions;
+use crate::options::{KeepOptions, RunOptions};
 use crate::preflight;
 use crate::private_copy::PrivateCopy;
 use crate::record::{Fan, Tape};
@@ -41,9 +41,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// `parcagpu run`
 pub fn run(options: &RunOptions) -> Result<ExitCode> {
     let keep = &options.keep;
-    if options.record.is_none() && (keep.force || keep.no_stacks || keep.cubins) {
+    if options.record.is_none() && *keep != KeepOptions::default() {
         return Err(refuse(
-            "--force, --no-stacks and --cubins are about a recording: --record FILE is missing",
+            "--force, --no-stacks, --cubins and --format are about a recording: --record FILE is missing",
         ));
     }
     run_showing(options, true)
@@ -70,7 +70,7 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
         None => Box::new(std::io::stderr()),
     };
     let tape = match &options.record {
-        Some(path) => Some(Tape::create(path, options.keep, words(&options.command))?),
+        Some(path) => Some(Tape::create(path, &options.keep, words(&options.command))?),
         None => None,
     };
     let mut view = View::new(options, out, show, tape)?;

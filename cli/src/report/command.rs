@@ -4,11 +4,12 @@ use std::io::{ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{Format, write, write_to};
 use crate::options::ReportOptions;
 use crate::recording::reader;
+use crate::refusal::refuse;
 
 /// Makes an output of a recording.
 pub fn report(options: &ReportOptions) -> Result<ExitCode> {
@@ -37,6 +38,41 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses what [`make_beside`] would replace unasked, before anything is recorded.
+pub fn check_beside(file: &Path, formats: &[Format], force: bool) -> Result<()> {
+    for format in formats {
+        let path = file.with_extension(format.ending());
+        if path == file {
+            let shown = file.display();
+            return Err(refuse(format!(
+                "{shown} would be the recording and made of it; -o names another file"
+            )));
+        }
+        if !force && path.symlink_metadata().is_ok() {
+            let shown = path.display();
+            return Err(refuse(format!(
+                "{shown} is there already; --force replaces it, -o names another file"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Makes outputs of a recording that was just finished, in its folder and named after it.
+pub fn make_beside(file: &Path, formats: &[Format]) -> Result<()> {
+    if formats.is_empty() {
+        return Ok(());
+    }
+    let recording = reader::read(file)?;
+    for format in formats {
+        let path = file.with_extension(format.ending());
+        write_to(&path, |out| write(&recording, *format, 0, out))
+            .with_context(|| format!("{} is there, but not all made of it", file.display()))?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
 /// In the folder we are in, by the recording's name.
 fn beside(file: &Path, format: Format) -> PathBuf {
     let stem = file.file_stem().unwrap_or("report".as_ref());
@@ -51,4 +87,30 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|io| io.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_replaced_unasked() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.pgpu");
+        let formats = [Format::Html, Format::Pprof];
+        check_beside(&file, &formats, false).unwrap();
+        std::fs::write(dir.path().join("a.pb.gz"), "mine").unwrap();
+        assert!(check_beside(&file, &formats, false).is_err());
+        check_beside(&file, &formats, true).unwrap();
+        assert!(check_beside(&dir.path().join("a.html"), &formats, true).is_err());
+    }
+
+    #[test]
+    fn files_are_named_after_the_recording() {
+        let named = beside(Path::new("/x/run.pgpu"), Format::Perfetto);
+        assert_eq!(named, Path::new("run.pftrace"));
+        assert_eq!(Format::of(&named), Some(Format::Perfetto));
+        assert_eq!(Format::of(Path::new("a/b.pb.gz")), Some(Format::Pprof));
+        assert_eq!(Format::of(Path::new("html")), None);
+    }
 }

@@ -25,7 +25,7 @@ use clap::ValueEnum;
 
 use crate::recording::model::Recording;
 
-pub use command::report;
+pub use command::{check_beside, make_beside, report};
 pub use output::write_to;
 
 /// An output.

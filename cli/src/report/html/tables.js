@@ -100,15 +100,19 @@ function kernelTable() {
   });
 }
 
+// By rank, so that the frequent ones differ.
+const reasonColours = new Map();
+const colourOf = (i) => `hsl(${hues[i % hues.length]} 55% ${(dark.matches ? 42 : 60) - 9 * (Math.floor(i / hues.length) % 3)}%)`;
 function stallTable() {
   const S = data.stalls, totals = new Map();
   for (const row of S.rows) for (const [reason, n] of row.reasons) totals.set(reason, (totals.get(reason) || 0) + n);
   const order = [...totals].sort((a, b) => b[1] - a[1]);
+  order.forEach(([reason], i) => reasonColours.set(reason, colourOf(i)));
   $("stalls").append(element("p", `${count(S.samples)} PC samples: how often a warp was found there, and why it did not issue. Samples are no time, and not all that happened.`, "hint"));
   const legend = element("div", null, "legend");
   for (const [reason, n] of order.slice(0, 14)) {
     const e = element("span"), dot = element("i");
-    dot.style.background = colour(reason);
+    dot.style.background = reasonColours.get(reason);
     e.append(dot, `${reason} ${percent(n, S.samples)}`);
     legend.append(e);
   }
@@ -126,7 +130,7 @@ function reasons(row) {
   for (const [reason, n] of row.reasons) {
     const part = element("i");
     part.style.width = (100 * n) / row.samples + "%";
-    part.style.background = colour(reason);
+    part.style.background = reasonColours.get(reason);
     part.title = `${reason}: ${count(n)} (${percent(n, row.samples)})`;
     bar.append(part);
   }
