@@ -94,6 +94,8 @@ pub struct Machine {
     drain_until: u64,
     devices_known: bool,
     begun: bool,
+    /// Buffers are asked of us.
+    provides_buffers: bool,
 }
 
 impl Machine {
@@ -109,6 +111,7 @@ impl Machine {
             drain_until: 0,
             devices_known: false,
             begun: false,
+            provides_buffers: false,
         }
     }
 
@@ -161,6 +164,7 @@ impl Machine {
             same => same,
         };
         self.drain(now);
+        self.take_buffers_over();
         self.look_at_cubins();
         self.look_at_pcs(now);
         self.metadata.look(now);
@@ -191,10 +195,12 @@ impl Machine {
 
     /// PCs are sampled while CUPTI is ours alone.
     fn look_at_pcs(&self, now: u64) {
-        if let (Some(pc), Phase::Active(subscription)) = (&self.session.pc, &self.phase)
-            && !subscription.shared
-        {
-            pc.look(self.session, now);
+        let (Some(pc), Phase::Active(subscription)) = (&self.session.pc, &self.phase) else {
+            return;
+        };
+        match subscription.shared {
+            true => pc.beside(&holder::name()),
+            false => pc.look(self.session, now),
         }
     }
 
@@ -215,6 +221,9 @@ impl Machine {
             if self.session.pool.outstanding() > 0 {
                 self.recall_buffers();
             }
+            self.hand_buffers_back();
+            // Whoever wants CUPTI may be about to name his own.
+            self.provides_buffers = false;
             return;
         };
         self.session.set_active(false);
@@ -226,6 +235,8 @@ impl Machine {
         if let Phase::Closing(_) = self.deactivate(subscription, now) {
             errors::report(0, "yield", "a launch was inside CUPTI for too long");
         }
+        self.hand_buffers_back();
+        self.provides_buffers = false;
         self.drain_until = 0;
         self.publish_buffers();
         self.phase = Phase::Yielded;
@@ -261,6 +272,35 @@ impl Machine {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);
             self.await_buffers(LAST_BUFFERS);
+        }
+    }
+
+    /// A tool that registered once and is quiet finds its callbacks as it left them.
+    fn hand_buffers_back(&mut self) {
+        let (Some(api), Some((request, _)), true) = (
+            self.session.api(),
+            holder::buffer_callbacks(),
+            self.provides_buffers,
+        ) else {
+            return;
+        };
+        self.recall_buffers();
+        self.provides_buffers = false;
+        if let Err(error) = api.register_callbacks(request, activity::COMPLETE) {
+            report("cupti", error);
+        }
+    }
+
+    /// Kernel records come although nobody wants them: not into the buffers of a tool that is quiet.
+    fn take_buffers_over(&mut self) {
+        if !self.session.kernels_are_pinned() || self.provides_buffers || holder::is_held() {
+            return;
+        }
+        if let Some(api) = self.session.api() {
+            match api.register_callbacks(activity::REQUEST, activity::COMPLETE) {
+                Ok(()) => self.provides_buffers = true,
+                Err(error) => report("cupti", error),
+            }
         }
     }
 
@@ -366,6 +406,7 @@ impl Machine {
             report("cupti", error);
         }
         api.register_callbacks(activity::REQUEST, activity::COMPLETE)?;
+        self.provides_buffers = true;
         self.session.set_subscriber(handle, !shared);
         if let Some(driver) = self.session.driver() {
             installed::verify(driver);
@@ -425,13 +466,9 @@ impl Machine {
                     report("cupti", error);
                 }
             }
-            // A tool that registered once and is quiet finds its callbacks as it left them.
-            if let Some((request, _)) = holder::buffer_callbacks() {
-                self.recall_buffers();
-                if let Err(error) = api.register_callbacks(request, activity::COMPLETE) {
-                    report("cupti", error);
-                }
-            }
+        }
+        if !session.kernels_are_pinned() {
+            self.hand_buffers_back();
         }
         if let Some(pc) = &session.pc {
             pc.rest(session);

@@ -83,10 +83,12 @@ probes! {
 
 /// Whether anybody listens to launches, kernels or PC samples: what the session lives for.
 pub fn session_wanted() -> bool {
-    cuda_correlation::enabled()
-        || activity_batch::enabled()
-        || kernel_executed::enabled()
-        || pc_sample_batch::enabled()
+    cuda_correlation::enabled() || kernels_wanted() || pc_sample_batch::enabled()
+}
+
+/// Whether anybody listens to kernel records.
+pub fn kernels_wanted() -> bool {
+    activity_batch::enabled() || kernel_executed::enabled()
 }
 
 /// Making pages resident before a consumer reads them.

@@ -34,6 +34,7 @@ pub struct Session {
     /// Kernel activity could not be switched on; nothing more is tried until consumers change.
     pub activity_failed: AtomicBool,
     active: AtomicBool,
+    kernels_pinned: AtomicBool,
     subscriber: AtomicPtr<c_void>,
     /// That subscription is our own, and not given up.
     subscribed: AtomicBool,
@@ -66,6 +67,7 @@ pub fn make(config: Config) -> &'static Session {
         pool: Pool::new(),
         activity_failed: AtomicBool::new(false),
         active: AtomicBool::new(false),
+        kernels_pinned: AtomicBool::new(false),
         subscriber: AtomicPtr::new(std::ptr::null_mut()),
         subscribed: AtomicBool::new(false),
         api: OnceLock::new(),
@@ -105,6 +107,21 @@ impl Session {
     pub fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Release);
         hooks::want(hooks::SAMPLE, active);
+    }
+
+    /// Switches kernel activity on for good: once PCs of a context are sampled, CUPTI goes on with kernel
+    /// activity that is on, and refuses (14) to switch it on.
+    pub fn pin_kernels(&self, api: &Api) -> Result<(), CuptiError> {
+        if !self.kernels_pinned.load(Ordering::Relaxed) {
+            api.enable_kernels()?;
+            self.kernels_pinned.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether kernel activity has to stay on, see [`Self::pin_kernels`].
+    pub fn kernels_are_pinned(&self) -> bool {
+        self.kernels_pinned.load(Ordering::Acquire)
     }
 
     /// Says under which subscription callbacks are switched around a sampled launch; `own`: it is ours.
@@ -164,7 +181,10 @@ impl Activity for Session {
         }
         let on = self.activity(|api| {
             self.switch_callbacks(api, true)?;
-            api.enable_kernels()
+            match self.kernels_are_pinned() {
+                true => Ok(()),
+                false => api.enable_kernels(),
+            }
         });
         if !on {
             self.activity_failed.store(true, Ordering::Relaxed);
@@ -174,7 +194,9 @@ impl Activity for Session {
 
     fn off(&self) {
         self.activity(|api| {
-            api.disable_kernels()?;
+            if !self.kernels_are_pinned() {
+                api.disable_kernels()?;
+            }
             self.switch_callbacks(api, false)
         });
     }

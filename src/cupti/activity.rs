@@ -20,7 +20,7 @@ use crate::hooks::holder;
 use crate::sampling::correlation::Verdict;
 use crate::sampling::deliver::Batch;
 use crate::session::{self, Session};
-use crate::{clock, entry, errors, lifecycle, status};
+use crate::{clock, entry, errors, lifecycle, probes, status};
 
 /// CUPTI asks for a buffer.
 pub const REQUEST: BufferRequestFunc = request;
@@ -71,8 +71,11 @@ unsafe extern "C" fn complete(
         let Some((session, api)) = session::get().and_then(|s| Some((s, s.api()?))) else {
             return;
         };
-        // SAFETY: a buffer of ours that CUPTI just completed.
-        unsafe { walk(session, api, buffer, valid.min(BUFFER_SIZE)) };
+        // Where kernel activity cannot be switched off, records come that nobody wants.
+        if !session.kernels_are_pinned() || probes::kernels_wanted() {
+            // SAFETY: a buffer of ours that CUPTI just completed.
+            unsafe { walk(session, api, buffer, valid.min(BUFFER_SIZE)) };
+        }
         // Counted before it is given back, so that what is out is never understated.
         status::block().add(Counter::BuffersReturned, 1);
         session.pool.give_back(buffer);

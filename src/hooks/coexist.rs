@@ -18,11 +18,13 @@ use crate::config::YieldMode;
 use crate::cupti::activity;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::{
-    BufferCompleteFunc, BufferRequestFunc, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
-    CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
+    ACTIVITY_KIND_CONCURRENT_KERNEL, BufferCompleteFunc, BufferRequestFunc,
+    CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, CUPTI_SUCCESS, CUcontext, CUptiResult,
+    CallbackFunc, Domain, SubscriberHandle,
 };
 use crate::entry::{self, Inside};
 use crate::machine::Turn;
+use crate::session::Session;
 use crate::{errors, lifecycle, session, watch};
 
 type Ptr = *mut c_void;
@@ -297,13 +299,21 @@ pub struct Switching {
     wished: bool,
 }
 
-/// On: we go first, so that its records go into its buffers.
+/// On: we go first, so that its records go into its buffers. `Err` is the answer to the program in place of
+/// CUPTI's.
 fn switching(kind: u32, on: bool) -> Result<Option<Switching>, CUptiResult> {
     if is_ours() {
         return Ok(None);
     }
     if on && is_refused() {
         return Err(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+    }
+    let pinned = session::get().is_some_and(Session::kernels_are_pinned);
+    if !on && kind == ACTIVITY_KIND_CONCURRENT_KERNEL && pinned {
+        // Switched off, it could never be switched on again, for the tool neither. Records that come from
+        // now on are taken by us.
+        holder::switched(kind, false);
+        return Err(CUPTI_SUCCESS);
     }
     let wished = on && step_aside(switching_user());
     if on {

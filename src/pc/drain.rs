@@ -1,7 +1,6 @@
 //! Fetching records from CUPTI and handing them to the probe.
 
-use std::collections::HashSet;
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::mem::size_of;
 
 use parcagpu_abi::pc_sample::{PcSample, STALL_REASON_SLOTS, StallReason};
@@ -30,7 +29,7 @@ pub struct Records {
     slots: usize,
 }
 
-// SAFETY: the pointers lead to the boxes of the same struct, or to names that are CUPTI's until they are freed.
+// SAFETY: the pointers lead to the boxes of the same struct, or to names that are CUPTI's.
 unsafe impl Send for Records {}
 
 impl Records {
@@ -129,7 +128,7 @@ impl Records {
         for pcs in self.pcs[..self.len()].chunks(BATCH_MAX) {
             let mut batch = [std::ptr::null::<c_void>(); BATCH_MAX];
             for (place, pc) in batch.iter_mut().zip(pcs) {
-                // SAFETY: a record of ours, 64 reasons of ours, and a name of CUPTI's that is freed later.
+                // SAFETY: a record of ours, 64 reasons of ours, and a name of CUPTI's.
                 unsafe {
                     touch::bytes(pc, size_of::<PcSample>());
                     touch::bytes(
@@ -145,20 +144,6 @@ impl Records {
             probes::pc_sample_batch::fire(batch.as_ptr(), pcs.len() as u32);
         }
     }
-
-    /// Frees the names, which several records may share.
-    fn free_names(&mut self, seen: &mut HashSet<*const c_char>) {
-        seen.clear();
-        let len = self.len();
-        for pc in &mut self.pcs[..len] {
-            let name = std::mem::replace(&mut pc.function_name, std::ptr::null());
-            if !name.is_null() && seen.insert(name) {
-                // SAFETY: CUPTI allocates names by malloc and leaves them to the client, and each is freed once.
-                unsafe { libc::free(name.cast_mut().cast()) };
-            }
-        }
-        self.data.len = 0;
-    }
 }
 
 /// What a turn brought.
@@ -172,15 +157,11 @@ pub struct Brought {
     pub total: u64,
 }
 
-/// The memory and the bookkeeping of draining; used by one thread at a time.
+/// The memory for draining; used by one thread at a time.
 #[derive(Default)]
 pub struct Drain {
     records: Option<Records>,
-    names: HashSet<*const c_char>,
 }
-
-// SAFETY: the set is empty between two calls.
-unsafe impl Send for Drain {}
 
 impl Drain {
     /// Fetches what a context has; fires it if `deliver`, else drops it. `slots`: stall reasons there are.
@@ -203,7 +184,7 @@ impl Drain {
             // SAFETY: `Records` says the room it has.
             let outcome = unsafe { functions.get_data(context, data) };
             let remaining = data.remaining;
-            settle(records, &mut self.names, deliver, &mut brought);
+            settle(records, deliver, &mut brought);
             outcome?;
             if remaining == 0 {
                 break;
@@ -213,20 +194,19 @@ impl Drain {
     }
 
     /// The same for records that CUPTI left behind when sampling of a context ended.
-    pub fn left_behind(&mut self, mut records: Records, deliver: bool) -> Brought {
+    pub fn left_behind(&self, mut records: Records, deliver: bool) -> Brought {
         let mut brought = Brought::default();
-        settle(&mut records, &mut self.names, deliver, &mut brought);
+        settle(&mut records, deliver, &mut brought);
         brought
     }
 }
 
 /// Delivers or drops what is in `records`, and counts it.
-fn settle(
-    records: &mut Records,
-    names: &mut HashSet<*const c_char>,
-    deliver: bool,
-    brought: &mut Brought,
-) {
+///
+/// Names are not freed, although CUPTI's documentation leaves them to the client: records of later calls point
+/// to the same memory (384 of 386 names had been met before, measured with CUDA 13.0), so there is one for each
+/// function of the process at most, and nobody can tell when the last record with it was seen.
+fn settle(records: &mut Records, deliver: bool, brought: &mut Brought) {
     let block = status::block();
     let data = &records.data;
     let others = data.foreign_samples + data.dropped_samples;
@@ -245,7 +225,7 @@ fn settle(
         block.add(Counter::PcPairs, pairs);
         block.add(Counter::PcDropped, dropped);
     }
-    records.free_names(names);
+    records.data.len = 0;
 }
 
 #[cfg(test)]
@@ -288,19 +268,5 @@ mod tests {
         // A count that goes past the memory is not believed.
         records.pcs[0].stall_reason_count = u64::MAX;
         assert_eq!(records.tidy(), 64);
-    }
-
-    #[test]
-    fn a_name_that_records_share_is_freed_once() {
-        let mut records = Records::new(3, 64);
-        // SAFETY: a terminated literal.
-        let name = unsafe { libc::strdup(c"kernel".as_ptr()) };
-        for pc in &mut records.pcs[..2] {
-            pc.function_name = name;
-        }
-        records.data.len = 3;
-        records.free_names(&mut Default::default());
-        assert!(records.pcs.iter().all(|pc| pc.function_name.is_null()));
-        assert_eq!(records.data.len, 0);
     }
 }

@@ -15,6 +15,10 @@
 //! starts and stops at launch boundaries, behind a gate that keeps other launches out for those few
 //! microseconds ([`serial`]).
 //!
+//! Two more facts: once a context is sampled, CUPTI refuses to switch kernel activity on, and goes on with it
+//! where it is on already; so it is switched on before and stays ([`crate::session::Session::pin_kernels`]).
+//! And only one process at a time can have the counters of a GPU; in others `GetData` gives 999.
+//!
 //! Threads: our own thread drains ten times a second and sets contexts up; the program's threads tell of
 //! contexts ([`contexts`]) and, where one is destroyed or a module unloaded, drain once more. The only lock
 //! held across a CUPTI call is [`drain`]'s, and it is only ever tried.

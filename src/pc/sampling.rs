@@ -176,6 +176,20 @@ impl Sampling {
         }
     }
 
+    /// The program's own profiler has subscribed, which it may have done for good; what CUPTI would tell of
+    /// contexts goes to it.
+    pub fn beside(&self, tool: &str) {
+        if probes::pc_sample_batch::enabled() {
+            errors::report_latest(
+                0,
+                refusal::COMPONENT,
+                &format!(
+                    "no PC samples: {tool} has subscribed to CUPTI, which tells of contexts to it alone"
+                ),
+            );
+        }
+    }
+
     /// The subscription ended, or CUPTI is not ours alone any more: contexts are left as they are.
     pub fn rest(&self, session: &Session) {
         if !self.subscribed.swap(false, Ordering::Relaxed) {
@@ -375,7 +389,10 @@ impl Sampling {
 
     fn set_up(&self, session: &Session, api: &Api, functions: &Functions, context: CUcontext) {
         let _ours = Inside::nested();
-        let set_up = || setup::set_up(api, functions, session.driver(), context, &self.wanted);
+        let set_up = || {
+            session.pin_kernels(api)?;
+            setup::set_up(api, functions, session.driver(), context, &self.wanted)
+        };
         let outcome = match session.driver() {
             Some(driver) => driver.beside_captures(set_up),
             None => set_up(),
