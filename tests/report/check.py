@@ -130,7 +130,7 @@ def check_pprof(folder, measure):
         assert int(total) == wanted, (index, total, wanted)
     lines = pprof("-top", "-lines", "-sample_index=pc_samples")
     tags = pprof("-tags", "-sample_index=pc_samples")
-    assert "stall_reason" in tags, tags
+    assert "stall_reason" in tags or not measure.head["pc_samples"], tags
     print(f"  pprof: {measure.ns} ns; first line: {lines.splitlines()[-1][:60].strip()}")
 
 

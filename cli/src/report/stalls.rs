@@ -1,74 +1,12 @@
-//! PC samples added up by source line, function and reason.
-//!
-//! Of CUPTI's reasons two are no reasons: the count of all samples of a PC, and the samples the hardware
-//! dropped. `X_not_issued` is the part of X's samples at which no warp of the scheduler issued anything; it is
-//! contained in X, so adding it would count samples twice.
+//! PC samples added up by source line, function and state of the warp.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::view::View;
+use crate::demangle::clean;
+use crate::pc::reasons::{Counts, Reasons, SELECTED};
 use crate::recording::model::{NameId, PcSample};
-
-/// What an entry of a record's reasons says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry<'a> {
-    All,
-    Dropped,
-    Reason(&'a str),
-    NotIssued(&'a str),
-}
-
-fn entry(name: &str) -> Entry<'_> {
-    if name.ends_with("_sample_count") {
-        return Entry::All;
-    }
-    if name.ends_with("_samples_data_dropped") {
-        return Entry::Dropped;
-    }
-    let short = name
-        .strip_prefix("smsp__pcsamp_warps_issue_stalled_")
-        .or_else(|| name.strip_prefix("smsp__pcsamp_"))
-        .unwrap_or(name);
-    match short.strip_suffix("_not_issued") {
-        Some(reason) => Entry::NotIssued(reason),
-        None => Entry::Reason(short),
-    }
-}
-
-/// Reasons of one record: (short name, samples), and the samples that the hardware dropped.
-fn reasons(view: &View<'_>, sample: &PcSample) -> (Vec<(String, u64)>, u64) {
-    let names = view
-        .rec
-        .processes
-        .get(sample.process as usize)
-        .map_or(&[][..], |p| &p.stall_reasons);
-    let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    let (mut all, mut dropped) = (0, 0);
-    for (index, n) in &sample.reasons {
-        let n = u64::from(*n);
-        let unnamed = format!("reason {index}");
-        let name = match names.get(*index as usize) {
-            Some(name) if !name.is_empty() => crate::demangle::clean(name),
-            _ => unnamed,
-        };
-        match entry(&name) {
-            Entry::All => all += n,
-            Entry::Dropped => dropped += n,
-            Entry::Reason(reason) => by_name.entry(reason.to_owned()).or_default().0 += n,
-            Entry::NotIssued(reason) => by_name.entry(reason.to_owned()).or_default().1 += n,
-        }
-    }
-    let mut reasons: Vec<_> = by_name
-        .into_iter()
-        .map(|(name, (n, not_issued))| (name, n.max(not_issued)))
-        .filter(|(_, n)| *n > 0)
-        .collect();
-    let told: u64 = reasons.iter().map(|(_, n)| n).sum();
-    if all > told {
-        reasons.push(("reason not told".to_owned(), all - told));
-    }
-    (reasons, dropped)
-}
 
 /// A place in GPU code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +54,7 @@ pub struct PlaceRow {
 }
 
 impl PlaceRow {
-    /// Samples at which the warp waited for something, rather than being picked or ready.
+    /// Samples at which the warp did not issue an instruction.
     pub fn waiting(&self) -> u64 {
         self.reasons
             .iter()
@@ -126,9 +64,9 @@ impl PlaceRow {
     }
 }
 
-/// Whether a warp in this state waits: `selected` issues, `not_selected` could have.
-pub fn is_wait(reason: &str) -> bool {
-    !matches!(reason, "selected" | "not_selected" | "reason not told")
+/// Whether a warp in this state waits rather than issues.
+pub fn is_wait(state: &str) -> bool {
+    state != SELECTED
 }
 
 /// All PC samples.
@@ -144,21 +82,37 @@ pub struct Stalls {
 
 /// Adds up all PC samples.
 pub fn stalls(view: &View<'_>) -> Stalls {
+    let tables: Vec<Reasons> = view
+        .rec
+        .processes
+        .iter()
+        .map(|p| Reasons::new(&p.stall_reasons))
+        .collect();
+    let none = Reasons::default();
     let mut out = Stalls::default();
-    let mut places: HashMap<Place, HashMap<String, u64>> = HashMap::new();
+    let mut places: HashMap<Place, BTreeMap<Arc<str>, u64>> = HashMap::new();
     for sample in &view.rec.pc_samples {
-        let (reasons, dropped) = reasons(view, sample);
-        out.dropped += dropped;
+        let mut counts = Counts::new();
+        for (index, n) in &sample.reasons {
+            *counts.entry(*index).or_default() += u64::from(*n);
+        }
+        let table = tables.get(sample.process as usize).unwrap_or(&none);
+        let tally = table.tally(&counts);
+        out.dropped += tally.dropped;
+        out.samples += tally.samples;
         let row = places.entry(Place::of(sample)).or_default();
-        for (reason, n) in reasons {
-            out.samples += n;
-            *row.entry(reason).or_default() += n;
+        for (state, n) in tally.states {
+            *row.entry(state).or_default() += n;
         }
     }
     out.places = places
         .into_iter()
         .map(|(place, reasons)| {
-            let mut reasons: Vec<_> = reasons.into_iter().collect();
+            let mut reasons: Vec<(String, u64)> = reasons
+                .into_iter()
+                .filter(|(_, n)| *n > 0)
+                .map(|(state, n)| (clean(&state), n))
+                .collect();
             reasons.sort_by(|(an, a), (bn, b)| b.cmp(a).then_with(|| an.cmp(bn)));
             PlaceRow {
                 place,
@@ -200,25 +154,17 @@ mod tests {
                 "smsp__pcsamp_warps_issue_stalled_selected",
             ],
             vec![PcSample {
-                reasons: vec![(0, 12), (1, 4), (2, 7), (3, 6), (4, 3), (63, 1)],
+                reasons: vec![(0, 11), (1, 4), (2, 3), (2, 4), (3, 6), (4, 3), (63, 1)],
                 line: 5,
                 ..PcSample::default()
             }],
         );
         let stalls = stalls(&View::new(&rec));
-        assert_eq!((stalls.samples, stalls.dropped), (12, 4));
+        assert_eq!((stalls.samples, stalls.dropped), (11, 4));
         let row = &stalls.places[0];
-        assert_eq!((row.samples, row.waiting()), (12, 8));
-        assert_eq!(
-            row.reasons,
-            [
-                ("wait", 7),
-                ("selected", 3),
-                ("reason 63", 1),
-                ("reason not told", 1)
-            ]
-            .map(|(n, s)| (n.to_owned(), s))
-        );
+        assert_eq!((row.samples, row.waiting()), (11, 8));
+        let reasons = [("wait", 7), ("selected", 3), ("reason 63", 1)];
+        assert_eq!(row.reasons, reasons.map(|(n, s)| (n.to_owned(), s)));
     }
 
     #[test]
