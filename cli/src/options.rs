@@ -277,14 +277,18 @@ pub struct CodeArgs {
 }
 
 impl CodeArgs {
-    /// Starts looking at code; what was named and cannot be used is refused.
-    pub fn start(&self) -> anyhow::Result<Code> {
-        let options = CodeOptions {
+    /// As the code wants them.
+    pub fn options(&self) -> CodeOptions {
+        CodeOptions {
             cache: self.cubin_cache.clone(),
             nvdisasm: self.nvdisasm.clone(),
             no_mnemonics: false,
-        };
-        Code::start(&options).map_err(|e| refuse(format!("{e:#}")))
+        }
+    }
+
+    /// Starts looking at code; what was named and cannot be used is refused.
+    pub fn start(&self) -> anyhow::Result<Code> {
+        Code::start(&self.options()).map_err(|e| refuse(format!("{e:#}")))
     }
 }
 
@@ -425,6 +429,9 @@ pub struct ReportOptions {
     /// file in this folder, named after the recording]
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// Code of the GPU.
+    #[command(flatten)]
+    pub code: CodeArgs,
 }
 
 /// `parcagpu status`

@@ -7,7 +7,7 @@ use parcagpu_cli::code::Cubin;
 use serde_json::Value;
 
 use common::cuda::{self, Debug, Tools};
-use common::{App, View, bpf_or_skip, fixture, of, own_copy};
+use common::{App, View, bpf_or_skip, fixture, of, own_copy, parcagpu};
 
 mod common;
 
@@ -283,4 +283,53 @@ fn without_samples_the_reason_is_told() {
     let view = View::start(&["top", "--pc", "--pid", &app.pid().to_string()]);
     let (out, err) = view.end();
     assert!(out.contains("no PC samples: "), "{out}\n{err}");
+}
+
+/// A recording that kept the code tells lines and instructions when it is reported.
+#[test]
+fn a_recording_with_code_is_reported_with_lines() {
+    const TEST: &str = "a_recording_with_code_is_reported_with_lines";
+    let Some(tools) = cuda::tools(TEST) else {
+        return;
+    };
+    let Some(_turn) = bpf_or_skip(TEST) else {
+        return;
+    };
+    let code = Code::new(tools, Debug::LineInfo);
+    let (sample, file, line) = code.sample(tools, "long_name", "LDG");
+    let dir = tempfile::tempdir().unwrap();
+    for (kept, name) in [(true, "with.pgpu"), (false, "without.pgpu")] {
+        let path = dir.path().join(name);
+        let mut app = App::start(&fixture().lib);
+        let pid = app.pid().to_string();
+        let mut args = vec!["record", "--pid", &pid, "-o", path.to_str().unwrap()];
+        args.extend(kept.then_some("--cubins"));
+        let view = View::start(&args);
+        app.await_semaphores_of_samples();
+        code.load(&mut app);
+        metadata(&mut app);
+        app.obey(&format!("{sample} 3:7 2:1"));
+        app.obey("sleep 500");
+        view.end();
+        let mut args = vec!["report", "--format", "jsonl", path.to_str().unwrap()];
+        args.extend(nvdisasm(tools));
+        let out = parcagpu(&args);
+        let text = String::from_utf8(out.stdout).unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        let lines = text.lines().map(|l| serde_json::from_str(l).unwrap());
+        let samples: Vec<Value> = lines.filter(|l: &Value| l["type"] == "pc_sample").collect();
+        assert_eq!(samples.len(), 1, "{text}{err}");
+        if !kept {
+            assert!(err.contains("record --cubins"), "{err}");
+            continue;
+        }
+        assert_eq!(samples[0]["file"], file, "{text}{err}");
+        assert_eq!(samples[0]["line"], line);
+        assert!(samples[0]["mnemonic"].as_str().unwrap().starts_with("LDG"));
+        let function = samples[0]["function"].as_str().unwrap();
+        assert!(
+            function.ends_with("*)") || function.ends_with("function"),
+            "{function}"
+        );
+    }
 }

@@ -24,6 +24,8 @@ enum Meaning {
     NotIssued(Arc<str>),
     SampleCount,
     Dropped,
+    /// A gap in the table.
+    Unnamed,
 }
 
 /// A process's table of stall reasons.
@@ -38,6 +40,7 @@ impl Reasons {
         let meaning = |name: &String| match name.as_str() {
             SAMPLE_COUNT => Meaning::SampleCount,
             DROPPED => Meaning::Dropped,
+            "" => Meaning::Unnamed,
             name => {
                 let short = name.strip_prefix(STATE).unwrap_or(name);
                 match short.strip_suffix(NOT_ISSUED) {
@@ -63,7 +66,7 @@ impl Reasons {
             Some(Meaning::NotIssued(name)) => format!("{name}{NOT_ISSUED}"),
             Some(Meaning::SampleCount) => SAMPLE_COUNT.to_owned(),
             Some(Meaning::Dropped) => DROPPED.to_owned(),
-            None => format!("reason {index}"),
+            Some(Meaning::Unnamed) | None => format!("reason {index}"),
         }
     }
 
@@ -81,7 +84,9 @@ impl Reasons {
                 }
                 Some(Meaning::SampleCount) => {}
                 Some(Meaning::Dropped) => tally.dropped += count,
-                None => states.entry(self.name(*index).into()).or_default().0 += count,
+                Some(Meaning::Unnamed) | None => {
+                    states.entry(self.name(*index).into()).or_default().0 += count;
+                }
             }
         }
         for (name, (all, not_issued)) in states {
@@ -150,6 +155,7 @@ mod tests {
             "smsp__pcsamp_warps_issue_stalled_long_scoreboard",
             "smsp__pcsamp_warps_issue_stalled_long_scoreboard_not_issued",
             "something_else",
+            "",
         ];
         Reasons::new(&names.map(str::to_owned))
     }
@@ -185,5 +191,10 @@ mod tests {
         assert_eq!(none.name(3), "reason 3");
         assert_eq!(none.tally(&Counts::from([(3, 2), (4, 2)])).samples, 4);
         assert_eq!(table().name(4), "long_scoreboard_not_issued");
+        assert_eq!(table().name(6), "reason 6");
+        assert_eq!(
+            table().tally(&Counts::from([(6, 3)])).waits(),
+            [("reason 6", 3)]
+        );
     }
 }

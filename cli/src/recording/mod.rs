@@ -7,5 +7,6 @@ pub mod interner;
 pub mod join;
 pub mod model;
 pub mod reader;
+pub mod resolve;
 pub mod tables;
 pub mod writer;

@@ -7,15 +7,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use super::{Format, write, write_to};
+use crate::code::CodeOptions;
+use crate::demangle::clean;
 use crate::options::ReportOptions;
+use crate::recording::model::Recording;
 use crate::recording::reader;
+use crate::recording::resolve::resolve;
 use crate::refusal::refuse;
 
 /// Makes an output of a recording.
 pub fn report(options: &ReportOptions) -> Result<ExitCode> {
     let named = options.output.as_deref().and_then(Format::of);
     let format = options.format.or(named).unwrap_or(Format::Text);
-    let recording = reader::read(&options.file)?;
+    let recording = read(&options.file, &options.code.options())?;
     let (path, chosen) = match &options.output {
         Some(path) => (path.clone(), true),
         None if format.is_lines() || !std::io::stdout().is_terminal() => (PathBuf::from("-"), true),
@@ -36,6 +40,15 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
         eprintln!("wrote {}", path.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a recording and finds the places of its PC samples.
+fn read(file: &Path, code: &CodeOptions) -> Result<Recording> {
+    let mut recording = reader::read(file)?;
+    for note in resolve(&mut recording, code)? {
+        eprintln!("note: {}", clean(&note));
+    }
+    Ok(recording)
 }
 
 /// Refuses what [`make_beside`] would replace unasked, before anything is recorded.
@@ -63,7 +76,7 @@ pub fn make_beside(file: &Path, formats: &[Format]) -> Result<()> {
     if formats.is_empty() {
         return Ok(());
     }
-    let recording = reader::read(file)?;
+    let recording = read(file, &CodeOptions::default())?;
     for format in formats {
         let path = file.with_extension(format.ending());
         write_to(&path, |out| write(&recording, *format, 0, out))
