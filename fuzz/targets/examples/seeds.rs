@@ -5,6 +5,10 @@
 use std::fs;
 use std::path::Path;
 
+use parcagpu_cli::recording::block::{Blocks, Next};
+use parcagpu_cli::recording::format::Note;
+use parcagpu_cli::recording::writer::{Beginning, Writer};
+
 /// Bytes, written one thing after another.
 #[derive(Clone, Default)]
 struct Out(Vec<u8>);
@@ -225,6 +229,53 @@ fn attributes(kind: u8, message: i32, text: &[u8]) -> Vec<u8> {
     out.u32(message as u32).u32(0).u64(0).bytes(text).0
 }
 
+/// A file with something of everything, as `parcagpu record` writes it.
+fn recording() -> Vec<u8> {
+    let about = Beginning {
+        version: "1".to_owned(),
+        command: "app".to_owned(),
+        kernel_release: "6.1".to_owned(),
+        begin_ns: 50,
+    };
+    let mut w = Writer::new(Vec::new(), &about).expect("memory");
+    w.clock(50, 1_000, 40);
+    let p = w.process(77, 5);
+    w.note(p, Note::Comm, 0, 0, "app");
+    w.note(p, Note::SmCount, 1, 132, "");
+    w.note(p, Note::Domain, 2, 0, "loader");
+    let (kernel, main) = (w.name(b"_Z1kv", false), w.name(b"main", false));
+    let frames = [w.frame([main, 0, 0, 12]), w.frame([kernel, 0, 0, 0])];
+    w.stack(3, &frames).expect("memory");
+    for id in [5, 6] {
+        w.launch([100 + id, p, 78, id, 614, kernel, 3])
+            .expect("memory");
+        let mut row = [1; 19];
+        row[..9].copy_from_slice(&[1_200 + id, 10, p, 1, 2, 7, id, 0, 0]);
+        row[18] = kernel;
+        w.kernel(row).expect("memory");
+    }
+    w.pc_sample([300, p, 0xabc, 16, kernel, 5], &[(1, 40), (0, 2)])
+        .expect("memory");
+    for (time, kind) in [(110, 1), (120, 2)] {
+        w.nvtx([time, p, 78, kind, 2, 0, 0xff00, main])
+            .expect("memory");
+    }
+    w.error([130, p, 9, main, kernel]).expect("memory");
+    w.cubin(p, 0xabc, b"\x7fELF").expect("memory");
+    w.finish(1_050).expect("memory")
+}
+
+/// Its blocks as the target takes them.
+fn blocks(file: &[u8]) -> Vec<u8> {
+    let mut blocks = Blocks::new(&file[16..], 16);
+    let mut out = Out::default();
+    while let Next::Block(kind) = blocks.read_next().expect("memory") {
+        let payload = blocks.payload();
+        out = out.bytes(&[kind]).u16(payload.len() as u16).bytes(payload);
+    }
+    out.0
+}
+
 fn main() {
     let code = cubin();
     let write = |target: &str, name: &str, bytes: &[u8]| {
@@ -307,4 +358,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
     write("symbols", "gnu", &tables(true));
     write("symbols", "sysv", &tables(false));
+    let file = recording();
+    write("recording", "file", &file);
+    write("recording", "blocks", &blocks(&file));
 }

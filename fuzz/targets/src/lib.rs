@@ -9,6 +9,7 @@
 //! * [`process`]: what the command reads of other processes: files, lines of /proc, the status block
 //! * [`events`]: what comes out of the ring buffer, and names of kernels
 //! * [`loaded`]: symbol tables of a library in memory
+//! * [`recording`]: files of `parcagpu record`
 //! * [`environment`][]: variables
 
 pub mod code;
@@ -17,6 +18,7 @@ pub mod events;
 pub mod loaded;
 pub mod nvtx;
 pub mod process;
+pub mod recording;
 
 /// A reader under test.
 #[derive(Clone, Copy)]
@@ -45,6 +47,7 @@ targets! {
     events = events::events;
     names = events::names;
     symbols = loaded::symbols;
+    recording = recording::recording;
 }
 
 /// Takes numbers off the front of the bytes; zero when they are used up.

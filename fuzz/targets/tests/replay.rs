@@ -140,7 +140,7 @@ macro_rules! tests {
     };
 }
 
-tests!(cubin fatbin nvtx environment elf maps status events names symbols);
+tests!(cubin fatbin nvtx environment elf maps status events names symbols recording);
 
 /// Every target has a test and a program for cargo-fuzz, and the other way round.
 #[test]
