@@ -78,6 +78,8 @@ pub struct Config {
     pub nvtx_next: Option<PathBuf>,
     /// The library does nothing at all.
     pub disable: bool,
+    /// The driver compiles PTX where it could take machine code (its variable `CUDA_FORCE_PTX_JIT`).
+    pub only_ptx: bool,
 }
 
 impl Default for Config {
@@ -97,6 +99,7 @@ impl Default for Config {
             cubin_memory_mb: 512,
             nvtx_next: None,
             disable: false,
+            only_ptx: false,
         }
     }
 }
@@ -207,15 +210,21 @@ pub const VARIABLES: &[Variable] = &[
     variable("PARCAGPU_LIB", "unset", |_, _| Ok(())),
 ];
 
+/// By this variable the driver is told to compile PTX though there is machine code.
+const ONLY_PTX: &str = "CUDA_FORCE_PTX_JIT";
+
 impl Config {
-    /// The configuration that `environment` asks for, and what in it could not be used. Variables
-    /// whose name does not begin with `PARCAGPU_` are not looked at; empty values count as unset.
+    /// The configuration that `environment` asks for, and what in it could not be used. Of variables
+    /// whose name does not begin with `PARCAGPU_` only `CUDA_FORCE_PTX_JIT` is looked at; empty values count as unset.
     pub fn parse(
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> (Self, Vec<Problem>) {
         let mut config = Self::default();
         let mut problems = Vec::new();
         for (name, value) in environment {
+            if name == ONLY_PTX {
+                config.only_ptx = !value.is_empty() && value != "0";
+            }
             if !name.as_bytes().starts_with(b"PARCAGPU_") {
                 continue;
             }

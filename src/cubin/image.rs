@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use goblin::elf::header::ET_EXEC;
 use goblin::elf::header::header64::{Header, SIZEOF_EHDR};
 use goblin::elf::program_header::program_header64::{ProgramHeader, SIZEOF_PHDR};
 use goblin::elf::section_header::SHT_NOBITS;
@@ -101,6 +102,14 @@ pub fn cubin_len(source: &(impl Source + ?Sized)) -> Result<u64, Bad> {
     Ok(end.0)
 }
 
+/// Whether a cubin is ready to run; others the driver links first.
+pub fn is_linked(source: &(impl Source + ?Sized)) -> Result<bool, Bad> {
+    // e_type.
+    let mut kind = [0; 2];
+    source.read(16, &mut kind)?;
+    Ok(u16::from_le_bytes(kind) == ET_EXEC)
+}
+
 /// How far an image goes.
 struct Extent(u64);
 
@@ -137,13 +146,14 @@ fn table(
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Bad, Kind, cubin_len, kind};
+    use super::{Bad, Kind, cubin_len, is_linked, kind};
     use goblin::elf::header::header64::Header;
     use goblin::elf::section_header::section_header64::SectionHeader;
 
     /// A cubin with one section of `payload` and its section table at the end.
     pub fn cubin(payload: &[u8]) -> Vec<u8> {
         let mut header = Header {
+            e_type: super::ET_EXEC,
             e_machine: super::EM_CUDA,
             e_shoff: (64 + payload.len()) as u64,
             e_shnum: 2,
@@ -179,6 +189,14 @@ pub(super) mod tests {
         assert_eq!(cubin_len(&bytes[..]).unwrap(), len);
         bytes.extend_from_slice(&[0; 500]);
         assert_eq!(cubin_len(&bytes[..]).unwrap(), len);
+    }
+
+    #[test]
+    fn relocatable_code_is_not_linked() {
+        let mut bytes = cubin(&[7; 10]);
+        assert!(is_linked(&bytes[..]).unwrap());
+        bytes[16] = 1;
+        assert!(!is_linked(&bytes[..]).unwrap());
     }
 
     #[test]

@@ -1,6 +1,9 @@
-//! Reading memory that a program points to, which may be shorter than it says or not there at all.
+//! Reading what a program points to, in memory or in a file, which may be shorter than it says or not there.
 
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 /// Longest image that is looked at, bytes; the largest cubins met are some 300 MiB.
 pub const IMAGE_MAX: u64 = 1 << 30;
@@ -30,7 +33,7 @@ pub fn read_exact(address: u64, into: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes of an image: in memory of unknown length, or in a slice.
+/// Bytes of an image: in memory of unknown length, in a slice, or in a file.
 pub trait Source {
     /// Copies `into.len()` bytes from `offset`.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
@@ -50,6 +53,24 @@ impl Source for At {
     }
 }
 
+impl Source for File {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(into, offset)
+    }
+}
+
+/// Opens a file that holds an image. Nothing is waited for: what is no regular file is an error.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("not a regular file")),
+    }
+}
+
 impl Source for [u8] {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let from = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
@@ -64,7 +85,8 @@ impl Source for [u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::{At, Source, read_exact};
+    use super::{At, Source, open, read_exact};
+    use std::path::Path;
 
     #[test]
     fn memory_that_is_not_there_is_an_error() {
@@ -107,5 +129,23 @@ mod tests {
         assert!([1u8, 2, 3, 4][..].read(0, &mut into).is_ok());
         assert!([1u8, 2, 3, 4][..].read(1, &mut into).is_err());
         assert!([1u8][..].read(u64::MAX, &mut into).is_err());
+    }
+
+    #[test]
+    fn a_file_is_read_where_it_is_and_a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        std::fs::write(&path, [1, 2, 3, 4]).unwrap();
+        let file = open(&path).unwrap();
+        let mut into = [0u8; 2];
+        file.read(2, &mut into).unwrap();
+        assert_eq!(into, [3, 4]);
+        assert!(file.read(3, &mut into).is_err());
+        assert!(open(Path::new("/")).is_err());
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name is terminated.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(open(&pipe).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::fatbin;
 use super::image::{self, Bad, Kind};
-use super::memory::{At, Source};
+use super::memory::{self, At, Source};
 use super::registry::{self, Module};
 
 pub use super::registry::Leaving;
@@ -54,9 +54,9 @@ pub unsafe fn on_file(handle: *const c_void, file: *const c_char) {
     let name = unsafe { CStr::from_ptr(file) };
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     let module = Module::Handle(handle as usize);
-    let outcome = std::fs::read(path)
+    let outcome = memory::open(path)
         .map_err(Bad::Unreadable)
-        .and_then(|bytes| add(module, &bytes[..]));
+        .and_then(|file| add(module, &file));
     tell(module, outcome);
 }
 
@@ -71,7 +71,11 @@ pub fn on_unloaded(leaving: Leaving, done: bool) {
 }
 
 fn add(module: Module, source: &(impl Source + ?Sized)) -> Result<(), Bad> {
+    // A handle is given out again only once its module is gone, which a destroyed context does not tell.
+    registry::unload(module);
     match image::kind(source)? {
+        // What the driver links first is not what runs.
+        Kind::Elf if !image::is_linked(source)? => Ok(()),
         Kind::Elf => {
             let len = image::cubin_len(source)?;
             registry::load(module, source, 0, len)
@@ -84,11 +88,12 @@ fn add(module: Module, source: &(impl Source + ?Sized)) -> Result<(), Bad> {
 }
 
 fn add_fatbin(module: Module, source: &(impl Source + ?Sized)) -> Result<(), Bad> {
-    let cubins = fatbin::cubins(source)?;
-    let gpu = session::get()
-        .and_then(|s| s.driver())
-        .and_then(|d| d.current_sm());
-    let Some(cubin) = gpu.and_then(|gpu| fatbin::chosen(&cubins, gpu)) else {
+    let entries = fatbin::entries(source)?;
+    let Some(session) = session::get().filter(|s| !s.config.only_ptx) else {
+        return Ok(());
+    };
+    let gpu = session.driver().and_then(|driver| driver.current_sm());
+    let Some(cubin) = gpu.and_then(|gpu| fatbin::chosen(&entries, gpu)) else {
         return Ok(());
     };
     registry::load(module, source, cubin.offset, cubin.len)

@@ -18,23 +18,26 @@ pub fn cubin(data: &[u8]) {
     }
 }
 
-/// The cubins of a fat binary, and the one that each GPU gets.
+/// The machine code of a fat binary, and what each GPU gets of it.
 pub fn fatbin(data: &[u8]) {
     let len = fatbin::len(data);
-    let Ok(cubins) = fatbin::cubins(data) else {
+    let Ok(entries) = fatbin::entries(data) else {
         return;
     };
     let len = len.expect("what has entries has a length");
-    for cubin in &cubins {
+    for cubin in entries.iter().filter_map(|entry| entry.cubin) {
         let end = cubin.offset.checked_add(cubin.len).expect("checked");
         assert!(cubin.offset >= 16 && cubin.len >= 64 && end <= len);
         let start = usize::try_from(cubin.offset).expect("in memory");
         assert!(data[start..].starts_with(b"\x7fELF"));
     }
-    for sm in [0, 75, 89, 90, 103, 121, u32::MAX] {
-        if let Some(chosen) = fatbin::chosen(&cubins, sm) {
-            assert!(chosen.sm / 10 == sm / 10 && chosen.sm <= sm);
-            assert!(cubins.contains(&chosen));
-        }
+    for sm in [0, 75, 87, 89, 90, 103, 121, u32::MAX] {
+        let Some(chosen) = fatbin::chosen(&entries, sm) else {
+            continue;
+        };
+        let entry = entries.iter().find(|entry| entry.cubin == Some(chosen));
+        let entry = entry.expect("it is one of them");
+        assert!(entry.sm / 10 == sm / 10 && entry.sm <= sm);
+        assert!(!entry.one_architecture || entry.sm == sm);
     }
 }

@@ -183,7 +183,7 @@ fn seeds_are_well_formed() {
     assert_eq!(image::cubin_len(&cubin[..]).unwrap(), cubin.len() as u64);
     let several = seed("fatbin", "several");
     assert_eq!(fatbin::len(&several[..]).unwrap(), several.len() as u64);
-    assert_eq!(fatbin::cubins(&several[..]).unwrap().len(), 3);
+    assert_eq!(fatbin::entries(&several[..]).unwrap().len(), 4);
 
     let path = format!("{}/../seeds/elf/library", env!("CARGO_MANIFEST_DIR"));
     let library = fs::File::open(path).expect("a seed");
