@@ -283,18 +283,18 @@ fn release(ordinal: i32) -> Outcome {
 
 fn attribute(which: i32) -> i32 {
     match which {
-        1 => 1024,       // max threads per block
-        2 | 3 => 1024,   // max block dim x, y
-        4 => 64,         // max block dim z
-        5 => i32::MAX,   // max grid dim x
-        6 | 7 => 65535,  // max grid dim y, z
-        8 => 49152,      // max shared memory per block
-        10 => 32,        // warp size
-        13 => 1_980_000, // clock, kHz
-        16 => 132,       // multiprocessors
-        39 => 2048,      // threads per multiprocessor
-        75 => 9,         // compute capability, major
-        76 => 0,         // minor
+        1 => 1024,                              // max threads per block
+        2 | 3 => 1024,                          // max block dim x, y
+        4 => 64,                                // max block dim z
+        5 => i32::MAX,                          // max grid dim x
+        6 | 7 => 65535,                         // max grid dim y, z
+        8 => 49152,                             // max shared memory per block
+        10 => 32,                               // warp size
+        13 => 1_980_000,                        // clock, kHz
+        16 => 132,                              // multiprocessors
+        39 => 2048,                             // threads per multiprocessor
+        75 => (settings::get().sm / 10) as i32, // compute capability, major
+        76 => (settings::get().sm % 10) as i32, // minor
         _ => 1,
     }
 }

@@ -5,8 +5,9 @@
 
 use std::ffi::{CStr, c_void};
 
-use crate::cubin;
-use crate::error::{Error, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NO_BINARY_FOR_GPU};
+use crate::error::{Error, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE};
+use crate::fatbin::{self, Taken};
+use crate::{cubin, settings};
 
 /// A kernel found in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +35,6 @@ const ELF: [u8; 4] = *b"\x7fELF";
 const EM_CUDA: u16 = 190;
 const FATBIN: [u8; 4] = 0xba55_ed50u32.to_le_bytes();
 const FATBIN_WRAPPER: [u8; 4] = 0x4662_43b1u32.to_le_bytes();
-const FATBIN_KIND_PTX: u16 = 1;
-const FATBIN_KIND_ELF: u16 = 2;
 /// `SHT_SYMTAB` and `STT_FUNC`.
 const SYMBOL_TABLE: u64 = 2;
 const FUNCTION: u8 = 2;
@@ -106,12 +105,13 @@ unsafe fn elf_size(start: *const u8) -> Result<usize, Error> {
     unsafe {
         let header = std::slice::from_raw_parts(start, 64);
         let (table, count) = section_table(header).ok_or(INVALID_IMAGE)?;
-        let end = table
-            .checked_add(count * 64)
-            .filter(|end| *end < 1 << 32)
-            .ok_or(INVALID_IMAGE)?;
+        let bounded = |end: Option<u64>| end.filter(|end| *end < 1 << 32).ok_or(INVALID_IMAGE);
+        let mut size = bounded(Some((table + count * 64) as u64))?;
+        // Real ones end with their program headers.
+        let segments = u64_at(header, 32).zip(u16_at(header, 56));
+        let segments = segments.and_then(|(at, count)| at.checked_add(count * 56));
+        size = size.max(bounded(segments)?);
         let headers = std::slice::from_raw_parts(start.add(table), count * 64);
-        let mut size = end;
         for section in headers.chunks_exact(64) {
             if u32_at(section, 4) == Some(8) {
                 continue; // SHT_NOBITS takes no room in the file
@@ -120,9 +120,9 @@ unsafe fn elf_size(start: *const u8) -> Result<usize, Error> {
             let end = offset
                 .zip(length)
                 .and_then(|(offset, length)| offset.checked_add(length));
-            size = size.max(end.filter(|end| *end < 1 << 32).ok_or(INVALID_IMAGE)? as usize);
+            size = size.max(bounded(end)?);
         }
-        Ok(size)
+        Ok(size as usize)
     }
 }
 
@@ -180,50 +180,17 @@ fn function_symbol(symbols: &[u8], section: u64) -> u32 {
         .unwrap_or(0) as u32
 }
 
-/// The driver takes machine code before PTX.
 unsafe fn from_fatbin(start: *const u8) -> Result<Image, Error> {
     // SAFETY: the header is 16 bytes and states how many follow.
     let file = unsafe {
         let header = std::slice::from_raw_parts(start, 16);
-        let size = u16_at(header, 6)
-            .zip(u64_at(header, 8))
-            .and_then(|(head, body)| body.checked_add(head));
-        let size = size.filter(|size| *size < 1 << 32).ok_or(INVALID_IMAGE)?;
-        std::slice::from_raw_parts(start, size as usize)
+        let size = fatbin::size(header).ok_or(INVALID_IMAGE)?;
+        std::slice::from_raw_parts(start, size)
     };
-    let entries = fatbin_entries(file).ok_or(INVALID_IMAGE)?;
-    let first = |kind| {
-        entries
-            .iter()
-            .find(|entry| entry.0 == kind)
-            .map(|entry| entry.1)
-    };
-    match (first(FATBIN_KIND_ELF), first(FATBIN_KIND_PTX)) {
-        (Some(elf), _) if elf.starts_with(&ELF) => from_elf(elf.to_vec()),
-        (_, Some(ptx)) => from_ptx(ptx.split(|byte| *byte == 0).next().unwrap_or(ptx)),
-        _ => Err(NO_BINARY_FOR_GPU),
+    match fatbin::take(file, settings::get().sm)? {
+        Taken::Code(elf) => from_elf(elf),
+        Taken::Ptx(text) => from_ptx(text.split(|byte| *byte == 0).next().unwrap_or(&text)),
     }
-}
-
-/// Kind and payload of every entry.
-fn fatbin_entries(file: &[u8]) -> Option<Vec<(u16, &[u8])>> {
-    let mut at = u16_at(file, 6)? as usize;
-    let mut entries = Vec::new();
-    while at < file.len() {
-        let (kind, header, size) = (
-            u16_at(file, at)?,
-            u32_at(file, at + 4)? as usize,
-            u64_at(file, at + 8)? as usize,
-        );
-        let payload = at.checked_add(header)?;
-        let end = payload.checked_add(size)?;
-        entries.push((kind as u16, file.get(payload..end)?));
-        if end <= at {
-            return None;
-        }
-        at = end;
-    }
-    Some(entries)
 }
 
 fn from_ptx(text: &[u8]) -> Result<Image, Error> {
@@ -305,30 +272,6 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(names(&again), names(&image));
-    }
-
-    #[test]
-    fn a_fat_binary_gives_its_machine_code() {
-        let cubin = load(PTX.as_bytes()).unwrap().cubin;
-        let mut fat = FATBIN.to_vec();
-        fat.extend([1, 0, 16, 0]);
-        let entry = |kind: u16, body: &[u8]| {
-            let mut entry = kind.to_le_bytes().to_vec();
-            entry.extend([1, 1]);
-            entry.extend(64u32.to_le_bytes());
-            entry.extend((body.len() as u64).to_le_bytes());
-            entry.resize(64, 0);
-            entry.extend(body);
-            entry
-        };
-        let body = [
-            entry(FATBIN_KIND_PTX, PTX.as_bytes()),
-            entry(FATBIN_KIND_ELF, &cubin),
-        ]
-        .concat();
-        fat.extend((body.len() as u64).to_le_bytes());
-        fat.extend(body);
-        assert_eq!(load(&fat).unwrap().cubin, cubin);
     }
 
     #[test]
