@@ -245,23 +245,20 @@ fn recording() -> Vec<u8> {
     w.note(p, Note::Domain, 2, 0, "loader");
     let (kernel, main) = (w.name(b"_Z1kv", false), w.name(b"main", false));
     let frames = [w.frame([main, 0, 0, 12]), w.frame([kernel, 0, 0, 0])];
-    w.stack(3, &frames).expect("memory");
+    w.stack(3, &frames);
     for id in [5, 6] {
-        w.launch([100 + id, p, 78, id, 614, kernel, 3])
-            .expect("memory");
+        w.launch([100 + id, p, 78, id, 614, kernel, 3]);
         let mut row = [1; 19];
         row[..9].copy_from_slice(&[1_200 + id, 10, p, 1, 2, 7, id, 0, 0]);
         row[18] = kernel;
-        w.kernel(row).expect("memory");
+        w.kernel(row);
     }
-    w.pc_sample([300, p, 0xabc, 16, kernel, 5], &[(1, 40), (0, 2)])
-        .expect("memory");
+    w.pc_sample([300, p, 0xabc, 16, kernel, 5], &[(1, 40), (0, 2)]);
     for (time, kind) in [(110, 1), (120, 2)] {
-        w.nvtx([time, p, 78, kind, 2, 0, 0xff00, main])
-            .expect("memory");
+        w.nvtx([time, p, 78, kind, 2, 0, 0xff00, main]);
     }
-    w.error([130, p, 9, main, kernel]).expect("memory");
-    w.cubin(p, 0xabc, b"\x7fELF").expect("memory");
+    w.error([130, p, 9, main, kernel]);
+    w.cubin(0xabc, 0, 4, b"\x7fELF");
     w.finish(1_050).expect("memory")
 }
 
