@@ -47,6 +47,16 @@ pub fn set_state(state: State, reason: &str) {
     crate::debug_log!(1, "state {}: {reason}", state.name());
 }
 
+/// Says why a state is as it is, if it is (still) the one that is meant.
+pub fn explain(state: State, reason: &str) {
+    let block = block();
+    let _one_writer = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
+    // A state that is set meanwhile brings a text of its own after this one.
+    if block.state.load(Ordering::Relaxed) == state as u32 {
+        block.set_text(&block.reason, reason);
+    }
+}
+
 /// Brings the counters of launches up to date.
 pub fn publish_counts() {
     COUNTS.publish(block());

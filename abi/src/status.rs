@@ -151,6 +151,9 @@ counters! {
     PcContexts "pc_contexts";
 }
 
+/// Reason of [`State::Absent`] once an NVTX client has come.
+pub const NVTX_ONLY: &str = "NVTX is used, CUDA is not";
+
 /// Value of a counter whose truth is not known.
 pub const UNKNOWN: u64 = u64::MAX;
 

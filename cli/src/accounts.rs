@@ -22,6 +22,8 @@ pub struct Row {
     pub no_time: u64,
     /// Sum of the durations.
     pub total_ns: u128,
+    /// The part of it that belongs to graph launches.
+    pub graph_ns: u128,
 }
 
 impl Row {
@@ -30,6 +32,73 @@ impl Row {
         let timed = self.calls - self.no_time;
         (timed > 0).then(|| self.total_ns / u128::from(timed))
     }
+
+    /// Adds another one's.
+    pub fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.no_time += other.no_time;
+        self.total_ns += other.total_ns;
+        self.graph_ns += other.graph_ns;
+    }
+
+    fn take(&mut self, kernel: &Kernel<'_>) {
+        self.calls += 1;
+        match kernel.duration().map(u128::from) {
+            Some(ns) => {
+                self.total_ns += ns;
+                self.graph_ns += if kernel.graph_id == 0 { 0 } else { ns };
+            }
+            None => self.no_time += 1,
+        }
+    }
+}
+
+/// What a kernel is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Name<'a> {
+    /// By these bytes, which are all or (`true`) the beginning.
+    Bytes(&'a [u8], bool),
+    /// Not at all.
+    None,
+    /// Many names: kernels past the limit.
+    Further,
+}
+
+impl Name<'_> {
+    /// For people.
+    pub fn shown(&self, raw_names: bool) -> String {
+        let text = match *self {
+            Self::None => return "(no name)".to_owned(),
+            Self::Further => return "(further kernels)".to_owned(),
+            Self::Bytes(bytes, cut) if raw_names => {
+                clean(&String::from_utf8_lossy(bytes)) + if cut { "…" } else { "" }
+            }
+            Self::Bytes(bytes, cut) => demangle(bytes, cut),
+        };
+        if text.is_empty() {
+            "(empty name)".to_owned()
+        } else {
+            text
+        }
+    }
+}
+
+/// A kernel's rows by device ordinal: one, mostly.
+type PerDevice = Vec<(u32, Row)>;
+
+/// Devices told apart; a process has seldom more.
+const DEVICES_MAX: usize = 64;
+
+fn on_device(rows: &mut PerDevice, device: u32) -> &mut Row {
+    let at = match rows.iter().position(|(d, _)| *d == device) {
+        Some(at) => at,
+        None if rows.len() < DEVICES_MAX => {
+            rows.push((device, Row::default()));
+            rows.len() - 1
+        }
+        None => rows.len() - 1,
+    };
+    &mut rows[at].1
 }
 
 /// One process.
@@ -45,14 +114,16 @@ pub struct ProcessAccount {
     pub outstanding: HashSet<u32>,
     /// More ids were announced without a record than are kept.
     pub outstanding_overflow: bool,
-    rows: HashMap<Box<[u8]>, Row>,
-    cut_rows: HashMap<Box<[u8]>, Row>,
-    other: Row,
-    unnamed: Row,
+    /// The id announced last.
+    last_id: Option<u32>,
+    rows: HashMap<Box<[u8]>, PerDevice>,
+    cut_rows: HashMap<Box<[u8]>, PerDevice>,
+    other: PerDevice,
+    unnamed: PerDevice,
 }
 
 impl ProcessAccount {
-    fn row(&mut self, name: &Text<'_>) -> &mut Row {
+    fn row(&mut self, name: &Text<'_>) -> &mut PerDevice {
         let rows = match name.state {
             TextState::Null | TextState::Unreadable => return &mut self.unnamed,
             TextState::Cut => &mut self.cut_rows,
@@ -62,7 +133,7 @@ impl ProcessAccount {
             if rows.len() >= KERNELS_MAX {
                 return &mut self.other;
             }
-            rows.insert(name.bytes.into(), Row::default());
+            rows.insert(name.bytes.into(), PerDevice::new());
         }
         rows.get_mut(name.bytes).expect("present or just put in")
     }
@@ -70,18 +141,13 @@ impl ProcessAccount {
     fn kernel(&mut self, kernel: &Kernel<'_>) {
         self.records += 1;
         self.outstanding.remove(&kernel.correlation_id);
-        let duration = kernel.duration();
-        self.no_time += u64::from(duration.is_none());
-        let row = self.row(&kernel.name);
-        row.calls += 1;
-        match duration {
-            Some(ns) => row.total_ns += u128::from(ns),
-            None => row.no_time += 1,
-        }
+        self.no_time += u64::from(kernel.duration().is_none());
+        on_device(self.row(&kernel.name), kernel.device).take(kernel);
     }
 
     fn launch(&mut self, id: u32) {
         self.launches += 1;
+        self.last_id = Some(id);
         if self.outstanding.len() < OUTSTANDING_MAX {
             self.outstanding.insert(id);
         } else {
@@ -89,35 +155,44 @@ impl ProcessAccount {
         }
     }
 
-    /// Kernels by falling total time, then calls, then name.
-    pub fn kernels(&self, raw_names: bool) -> Vec<(String, Row)> {
-        let shown = |bytes: &[u8], cut: bool| {
-            if raw_names {
-                clean(&String::from_utf8_lossy(bytes)) + if cut { "…" } else { "" }
-            } else {
-                demangle(bytes, cut)
-            }
-        };
-        let whole = self.rows.iter().map(|(n, r)| (shown(n, false), *r));
-        let cut = self.cut_rows.iter().map(|(n, r)| (shown(n, true), *r));
-        let special = [
-            ("(no name)".to_owned(), self.unnamed),
-            ("(further kernels)".to_owned(), self.other),
-        ];
-        let mut kernels: Vec<_> = whole
+    /// Whether a launch came before the one announced last; ids count up and wrap around.
+    fn has_announced(&self, id: u32) -> bool {
+        self.last_id
+            .is_some_and(|last| last.wrapping_sub(id) < u32::MAX / 2)
+    }
+
+    /// Kernels of one device, or of all, in no order.
+    pub fn rows(&self, device: Option<u32>) -> impl Iterator<Item = (Name<'_>, Row)> {
+        let whole = self.rows.iter().map(|(n, r)| (Name::Bytes(n, false), r));
+        let cut = self.cut_rows.iter().map(|(n, r)| (Name::Bytes(n, true), r));
+        let special = [(Name::None, &self.unnamed), (Name::Further, &self.other)];
+        whole
             .chain(cut)
             .chain(special)
-            .filter(|(_, row)| row.calls > 0)
-            .map(|(name, row)| {
-                (
-                    if name.is_empty() {
-                        "(empty name)".to_owned()
-                    } else {
-                        name
-                    },
-                    row,
-                )
+            .filter_map(move |(name, rows)| {
+                let mut sum = Row::default();
+                for (_, row) in rows.iter().filter(|(d, _)| device.is_none_or(|w| w == *d)) {
+                    sum.add(row);
+                }
+                (sum.calls > 0).then_some((name, sum))
             })
+    }
+
+    /// Sums by device ordinal.
+    pub fn devices(&self) -> BTreeMap<u32, Row> {
+        let mut devices: BTreeMap<u32, Row> = BTreeMap::new();
+        let all = self.rows.values().chain(self.cut_rows.values());
+        for (device, row) in all.chain([&self.unnamed, &self.other]).flatten() {
+            devices.entry(*device).or_default().add(row);
+        }
+        devices
+    }
+
+    /// Kernels by falling total time, then calls, then name.
+    pub fn kernels(&self, raw_names: bool) -> Vec<(String, Row)> {
+        let mut kernels: Vec<(String, Row)> = self
+            .rows(None)
+            .map(|(name, row)| (name.shown(raw_names), row))
             .collect();
         kernels.sort_by(|(an, a), (bn, b)| {
             (b.total_ns, b.calls)
@@ -128,9 +203,15 @@ impl ProcessAccount {
     }
 
     /// Sum over all kernels.
+    pub fn sum(&self) -> Row {
+        let mut sum = Row::default();
+        self.devices().values().for_each(|row| sum.add(row));
+        sum
+    }
+
+    /// Sum of the times of all kernels.
     pub fn total_ns(&self) -> u128 {
-        let all = self.rows.values().chain(self.cut_rows.values());
-        all.map(|r| r.total_ns).sum::<u128>() + self.other.total_ns + self.unnamed.total_ns
+        self.sum().total_ns
     }
 }
 
@@ -152,6 +233,16 @@ pub struct Accounts {
     pub processes: BTreeMap<ProcessId, ProcessAccount>,
     /// Distinct errors in order of their first coming.
     pub errors: Vec<ErrorNote>,
+    /// Launches that are announced from now on do not count, and neither do their kernels.
+    pub closed: bool,
+}
+
+impl Accounts {
+    /// Announced launches without a record, of all processes.
+    pub fn outstanding(&self) -> usize {
+        let all = self.processes.values();
+        all.map(|account| account.outstanding.len()).sum()
+    }
 }
 
 impl Sink for Accounts {
@@ -161,8 +252,16 @@ impl Sink for Accounts {
             start_ns: event.header.start_ns,
         };
         match &event.body {
+            Body::Correlation { .. } if self.closed => {}
             Body::Correlation { id: launch, .. } => {
                 self.processes.entry(id).or_default().launch(*launch);
+            }
+            Body::Kernel(kernel) if self.closed => {
+                if let Some(account) = self.processes.get_mut(&id)
+                    && account.has_announced(kernel.correlation_id)
+                {
+                    account.kernel(kernel);
+                }
             }
             // Counted once: with both probes attached, activity_batch tells the same records.
             Body::Kernel(kernel) => self.processes.entry(id).or_default().kernel(kernel),
@@ -258,7 +357,8 @@ mod tests {
             Row {
                 calls: 3,
                 no_time: 1,
-                total_ns: 4000
+                total_ns: 4000,
+                graph_ns: 0,
             }
         );
         assert_eq!(kernels[0].1.mean_ns(), Some(2000));
@@ -267,6 +367,23 @@ mod tests {
             (4, 3, 1)
         );
         assert_eq!(account.outstanding.len(), 1);
+    }
+
+    #[test]
+    fn closed_accounts_take_what_was_announced_before() {
+        let mut accounts = Accounts::default();
+        for id in [u32::MAX, 0] {
+            accounts.event(&launch_event(id));
+        }
+        accounts.event(&kernel_event(b"graph", TextState::Whole, u32::MAX, 200));
+        accounts.closed = true;
+        accounts.event(&launch_event(1));
+        for id in [u32::MAX, 0, 1] {
+            accounts.event(&kernel_event(b"k", TextState::Whole, id, 200));
+        }
+        let account = accounts.processes.values().next().unwrap();
+        assert_eq!((account.launches, account.records), (2, 3));
+        assert_eq!(accounts.outstanding(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use parcagpu_abi::status::{Counter, State, Status, UNKNOWN};
+use parcagpu_abi::status::{Counter, NVTX_ONLY, State, Status, UNKNOWN};
 
 use crate::block;
 use crate::discover;
@@ -65,6 +65,8 @@ pub struct Entry {
     devices: BTreeMap<u32, String>,
     // `None`: not known.
     pc_sampling: Option<bool>,
+    /// Since when CUPTI has had the oldest buffer, `CLOCK_MONOTONIC` ns; 0: none is out.
+    pub oldest_buffer_ns: u64,
 }
 
 /// All processes, by number.
@@ -139,6 +141,7 @@ impl Entry {
         }
         self.take_devices(status);
         self.state = State::from_u32(status.state.load(Relaxed));
+        self.oldest_buffer_ns = status.oldest_buffer_ns.load(Relaxed);
         self.reason = status.reason.load();
         self.holder = status.cupti_holder.load();
         self.last_error = status.last_error.load();
@@ -150,6 +153,11 @@ impl Entry {
         let known = status.devices.iter().filter(|d| d.known.load(Relaxed) == 1);
         self.devices
             .extend(known.map(|d| (d.ordinal.load(Relaxed), uuid(d))));
+    }
+
+    /// Its state when it was last looked at; `None`: unknown.
+    pub fn state(&self) -> Option<State> {
+        self.state
     }
 
     /// How far a counter went since we came; `None`: unknown.
@@ -213,6 +221,10 @@ impl Entry {
         let Some(state) = self.state else {
             return "its status is not known".to_owned();
         };
+        if state == State::Absent && self.reason == NVTX_ONLY {
+            return "it used NVTX and not CUDA (trace, run --trace and top --nvtx show its ranges)"
+                .to_owned();
+        }
         let mut text = match state {
             State::Absent => "it did not initialise CUDA".to_owned(),
             State::Hooked => "it loaded the CUDA driver but did not initialise it".to_owned(),

@@ -10,7 +10,7 @@ use crate::table::{Layout, cut, head, tail};
 use crate::text::{count, duration, plural};
 
 /// Name of a range's domain; `None`: the default one.
-fn domain(process: &Process, key: &Key) -> Option<String> {
+pub fn domain(process: &Process, key: &Key) -> Option<String> {
     (key.domain != 0).then(|| match process.domains.get(&key.domain) {
         Some(name) => name.clone(),
         None => format!("(domain {})", key.domain),

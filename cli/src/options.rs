@@ -82,11 +82,16 @@ name_state: whole, cut (longer than 255 bytes), null or unreadable.";
 
 const TOP_HELP: &str = "\
 Examples:
-  parcagpu top                        live on a terminal, one table at the end otherwise
+  parcagpu top                        live on a terminal (? shows the keys), lines and a table otherwise
   parcagpu top --pid 1234 --seconds 30
   parcagpu top --json --once
   parcagpu top --nvtx                 ranges of the program instead of kernels
   parcagpu top --pc                   where inside the kernels the GPU waits, and for what
+
+On a terminal: processes, devices (by UUID, so that processes that number them differently meet), kernels
+and NVTX ranges, sorted by any column. A time or share is plain where everything was sampled, ~ marks an
+estimate (sampled times multiplied by launches to sampled launches), - what is not known.
+TERM=dumb gets lines, NO_COLOR=1 no colours.
 
 CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN.
 \"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.
@@ -175,10 +180,13 @@ not known is null.
 const STATUS_HELP: &str = "\
 Examples:
   parcagpu status
-  parcagpu status --pid 1234 --json
+  parcagpu status --pid 1234 --verbose
+  parcagpu status --container 3f4e8a0b5c6d --json
 
-Needs the right to read other processes (root or CAP_SYS_PTRACE), no BPF. JSON: an array, one object
-per process and library; a counter that is not known is null.";
+Needs no BPF, and no rights for processes of your own user; CAP_SYS_PTRACE for those of others. Who
+is attached is found among the open descriptors of all processes (root, Linux 6.16 or newer; older
+kernels tell it for some consumers). JSON: an array, one object per process and library; a counter
+that is not known is null.";
 
 const DOCTOR_HELP: &str = "\
 Examples:
@@ -265,7 +273,7 @@ pub struct TraceOptions {
 }
 
 /// How the code of the GPU is looked at, for PC samples.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct CodeArgs {
     /// Keep the machine code of kernels in this folder, and look there before reading it from a process
     #[arg(long, value_name = "DIR")]
@@ -440,9 +448,12 @@ pub struct StatusOptions {
     /// Which processes.
     #[command(flatten)]
     pub chosen: Chosen,
-    /// As JSON
+    /// As JSON, with everything that is known
     #[arg(long)]
     pub json: bool,
+    /// All counters, also those that are 0
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 /// `parcagpu doctor`

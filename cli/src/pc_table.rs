@@ -160,7 +160,7 @@ fn time(rows: &Rows, samples: u64) -> String {
 }
 
 /// The last two parts of the path; JSON has all of it.
-fn spot(spot: &Spot) -> String {
+pub fn spot(spot: &Spot) -> String {
     match spot {
         Spot::Line(file, line) => {
             let parts: Vec<&str> = file.rsplitn(3, '/').take(2).collect();
@@ -172,7 +172,7 @@ fn spot(spot: &Spot) -> String {
 }
 
 /// The most frequent states that are no issuing, as parts of all samples.
-fn waits(tally: &Tally) -> String {
+pub fn waits(tally: &Tally) -> String {
     let waits: Vec<String> = tally
         .waits()
         .into_iter()

@@ -24,6 +24,7 @@ use parcagpu_abi::status;
 use crate::choice::Choice;
 use crate::decode::decode;
 use crate::discover::{self, FileId, Found, Library, Scanner};
+use crate::elf::Image;
 use crate::events::Event;
 use crate::preflight;
 use crate::refusal::refuse;
@@ -97,9 +98,12 @@ pub struct Loss {
 
 struct Attached {
     id: FileId,
+    /// The library again, for probes that are wanted later.
+    file: fs::File,
+    image: Image,
     /// Number and start of the one process; `None`: all.
     process: Option<(u32, u64)>,
-    _links: Vec<Link>,
+    links: Vec<Link>,
 }
 
 /// A loaded and perhaps attached BPF program.
@@ -116,6 +120,7 @@ pub struct Session {
     /// Events taken in this call of [`Session::poll`].
     turn: Rc<Cell<u32>>,
     warned: Vec<String>,
+    hold_warnings: bool,
     // Files we were told to attach to.
     own: Vec<FileId>,
 }
@@ -217,6 +222,7 @@ impl Session {
             undecodable,
             turn,
             warned: Vec::new(),
+            hold_warnings: false,
             own: Vec::new(),
         })
     }
@@ -299,9 +305,30 @@ impl Session {
 
     fn warn_once(&mut self, message: &str) {
         if !self.warned.iter().any(|w| w == message) {
-            eprintln!("warning: {message}");
+            if !self.hold_warnings {
+                eprintln!("warning: {message}");
+            }
             self.warned.push(message.to_owned());
         }
+    }
+
+    /// Keeps warnings from stderr, which is a terminal that something is drawn on.
+    pub fn hold_warnings(&mut self) {
+        self.hold_warnings = true;
+        self.warned.clear();
+    }
+
+    /// Prints the warnings that were held.
+    pub fn release_warnings(&mut self) {
+        self.hold_warnings = false;
+        for message in &self.warned {
+            eprintln!("warning: {message}");
+        }
+    }
+
+    /// Warnings so far.
+    pub fn warnings(&self) -> &[String] {
+        &self.warned
     }
 
     fn is_attached(&self, id: &FileId, process: Option<(u32, u64)>) -> bool {
@@ -332,37 +359,41 @@ impl Session {
             map.update(&pid.to_le_bytes(), &[1], MapFlags::ANY)
                 .context("too many processes")?;
         }
-        let has = |p: &Probe| library.image.note(PROVIDER, p.name).is_some();
-        // Through the descriptor: nobody can replace the file under us.
-        let path = format!("/proc/self/fd/{}", library.file.as_raw_fd());
-        let mut links = Vec::new();
-        for wanted in probe::ALL {
-            if !self.wanted.probes.contains(&wanted.name) || !has(wanted) {
-                continue;
-            }
-            if *wanted == probe::KERNEL_EXECUTED
-                && has(&probe::ACTIVITY_BATCH)
-                && !self.wanted.kernel_executed_too
-            {
-                continue;
-            }
-            let cookie = status_distance(library, wanted).unwrap_or(0);
-            let options = UsdtOpts {
-                cookie,
-                ..UsdtOpts::default()
-            };
-            let pid = process.map_or(-1, |(pid, _)| pid.cast_signed());
-            let link = program(&mut self.skel, wanted)
-                .attach_usdt_with_opts(pid, &path, PROVIDER, wanted.name, options)
-                .map_err(|e| anyhow::anyhow!("{e}: {}", libbpf_said()))
-                .with_context(|| format!("failed to attach to {}", wanted.name))?;
-            links.push(link);
-        }
+        let probes: Vec<Probe> = probe::ALL
+            .iter()
+            .filter(|p| self.wanted.probes.contains(&p.name))
+            .copied()
+            .collect();
+        let target = Target {
+            file: &library.file,
+            image: &library.image,
+            process,
+        };
+        let links = attach_to(&mut self.skel, &self.wanted, &target, &probes)?;
         self.attached.push(Attached {
             id: library.id,
+            file: library.file.try_clone()?,
+            image: library.image.clone(),
             process,
-            _links: links,
+            links,
         });
+        Ok(())
+    }
+
+    /// Wants further probes from now on, also of what we are attached to already.
+    pub fn attach_more(&mut self, probes: &[Probe]) -> Result<()> {
+        let mut new = probes.to_vec();
+        new.retain(|p| !self.wanted.probes.contains(&p.name));
+        self.wanted.probes.extend(new.iter().map(|p| p.name));
+        for attached in &mut self.attached {
+            let target = Target {
+                file: &attached.file,
+                image: &attached.image,
+                process: attached.process,
+            };
+            let links = attach_to(&mut self.skel, &self.wanted, &target, &new)?;
+            attached.links.extend(links);
+        }
         Ok(())
     }
 
@@ -497,11 +528,50 @@ fn process_note(value: &[u8]) -> Option<ProcessNote> {
     })
 }
 
+/// What probes are attached to.
+struct Target<'a> {
+    file: &'a fs::File,
+    image: &'a Image,
+    process: Option<(u32, u64)>,
+}
+
+/// Attaches those of the probes that the file has.
+fn attach_to(
+    skel: &mut ParcagpuSkel<'static>,
+    wanted: &Wanted,
+    target: &Target<'_>,
+    probes: &[Probe],
+) -> Result<Vec<Link>> {
+    let has = |p: &Probe| target.image.note(PROVIDER, p.name).is_some();
+    // Through the descriptor: nobody can replace the file under us.
+    let path = format!("/proc/self/fd/{}", target.file.as_raw_fd());
+    let mut links = Vec::new();
+    for probe in probes.iter().filter(|p| has(p)) {
+        if *probe == probe::KERNEL_EXECUTED
+            && has(&probe::ACTIVITY_BATCH)
+            && !wanted.kernel_executed_too
+        {
+            continue;
+        }
+        let options = UsdtOpts {
+            cookie: status_distance(target.image, probe).unwrap_or(0),
+            ..UsdtOpts::default()
+        };
+        let pid = target.process.map_or(-1, |(pid, _)| pid.cast_signed());
+        let link = program(skel, probe)
+            .attach_usdt_with_opts(pid, &path, PROVIDER, probe.name, options)
+            .map_err(|e| anyhow::anyhow!("{e}: {}", libbpf_said()))
+            .with_context(|| format!("failed to attach to {}", probe.name))?;
+        links.push(link);
+    }
+    Ok(links)
+}
+
 /// Distance from a probe site to the status block, as the BPF program adds it to the address of the
 /// site.
-fn status_distance(library: &Library, probe: &Probe) -> Option<u64> {
-    let site = library.image.note(PROVIDER, probe.name)?.site;
-    Some(library.image.status?.wrapping_sub(site))
+fn status_distance(image: &Image, probe: &Probe) -> Option<u64> {
+    let site = image.note(PROVIDER, probe.name)?.site;
+    Some(image.status?.wrapping_sub(site))
 }
 
 fn program<'a>(skel: &'a mut ParcagpuSkel<'static>, probe: &Probe) -> &'a mut ProgramMut<'static> {

@@ -24,6 +24,14 @@ pub fn plural(n: u64, noun: &str) -> String {
     }
 }
 
+/// A share in percent, with one decimal; `-` of nothing.
+pub fn percent(part: u128, total: u128) -> String {
+    match (part * 1000 + total / 2).checked_div(total) {
+        Some(thousandths) => format!("{}.{} %", thousandths / 10, thousandths % 10),
+        None => "-".to_owned(),
+    }
+}
+
 /// A duration with three digits or more and its unit.
 pub fn duration(ns: u128) -> String {
     // Any duration that can occur is far below 2^53 in its unit.

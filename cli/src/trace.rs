@@ -261,9 +261,14 @@ impl Sink for Tracer {
             line.to_string()
         } else {
             let h = event.header;
+            // A batch fires up to 100 ms after its events.
+            let time = match &event.body {
+                Body::Nvtx { timestamp_ns, .. } => *timestamp_ns,
+                _ => h.time_ns,
+            };
             format!(
                 "{} {:>7} {:>7} {:<18} {}",
-                time_of_day(h.time_ns.wrapping_add(self.realtime_offset)),
+                time_of_day(time.wrapping_add(self.realtime_offset)),
                 h.pid,
                 h.tid,
                 h.probe().name,

@@ -327,6 +327,76 @@ fn top_counts_from_when_it_came() {
 }
 
 #[test]
+fn top_once_waits_for_the_records_of_its_launches_and_for_no_others() {
+    const TEST: &str = "top_once_waits_for_the_records_of_its_launches_and_for_no_others";
+    let Some(_turn) = bpf_or_skip(TEST) else {
+        return;
+    };
+    let mut slow = App::start(&fixture().lib);
+    let mut quick = App::start(&fixture().lib);
+    let pids = [slow.pid().to_string(), quick.pid().to_string()];
+    let once = ["top", "--once", "--pid", &pids[0], "--pid", &pids[1]];
+    let view = View::start(&[&once[..], &["--json"]].concat());
+    let later = std::thread::spawn(move || {
+        // After the second that counts, while the records of the others are waited for.
+        std::thread::sleep(Duration::from_millis(1150));
+        quick.obey("launch 7 100 too_late");
+        quick
+    });
+    slow.obey("late 5 1500 k");
+    let out = view.wait();
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let of = |pid: u32| {
+        let mut all = json["processes"].as_array().unwrap().iter();
+        all.find(|p| p["pid"] == pid).unwrap()
+    };
+    let told = of(slow.pid());
+    assert_eq!(
+        (
+            &told["launches_told"],
+            &told["records"],
+            &told["outstanding"]
+        ),
+        (&5.into(), &5.into(), &0.into()),
+        "{json}"
+    );
+    let quick = later.join().unwrap();
+    assert_eq!(of(quick.pid())["launches_told"], 0, "{json}");
+
+    let view = View::start(&once);
+    slow.obey("unmatched 2");
+    let out = view.wait();
+    assert!(out.contains("2 launched without a record so far"), "{out}");
+}
+
+#[test]
+fn nvtx_lines_have_the_time_of_the_event() {
+    let Some(_turn) = bpf_or_skip("nvtx_lines_have_the_time_of_the_event") else {
+        return;
+    };
+    let view = View::start(&["trace", "--probe", "nvtx_event_batch,error", "--lib", lib()]);
+    let mut app = App::start(&fixture().lib);
+    app.obey("all");
+    let (out, _) = view.end();
+    let time = |probe: &str| {
+        let line = out.lines().find(|l| l.contains(probe)).unwrap();
+        let time = line.split(' ').next().unwrap().to_owned();
+        let mut parts = time.split(':').map(|p| p.parse::<f64>().unwrap());
+        let mut next = || parts.next().unwrap();
+        next() * 3600.0 + next() * 60.0 + next()
+    };
+    // The fixture's event is of 0.123456789 s after the start of this machine's clock.
+    let now = |clock: libc::clockid_t| parcagpu_cli::text::clock_ns(clock) as f64 / 1e9;
+    let event = now(libc::CLOCK_REALTIME) - now(libc::CLOCK_MONOTONIC) + 0.123_456_789;
+    assert!(
+        (time("nvtx_event_batch") - event.rem_euclid(86_400.0)).abs() < 1.0,
+        "{out}"
+    );
+    let since = (now(libc::CLOCK_REALTIME) - time("error")).rem_euclid(86_400.0);
+    assert!(since < 10.0, "{out}");
+}
+
+#[test]
 fn top_and_the_bpftrace_view_together() {
     let Some(_turn) = bpf_or_skip("top_and_the_bpftrace_view_together") else {
         return;
@@ -407,11 +477,29 @@ fn status_prints_the_block_and_who_listens() {
     let view = View::start(&["top", "--pid", &pid]);
     let heard = read();
     assert_eq!(heard["semaphores"]["activity_batch"], 1);
+    // Who listens, or that it cannot be known (before Linux 6.16).
+    let raised = heard["semaphores"].as_object().unwrap().len();
+    if heard["attachments_of_unknown_consumers"] == 0 {
+        let who = serde_json::json!({"pid": view.pid(), "comm": "parcagpu", "attachments": raised});
+        assert_eq!(heard["consumers"], serde_json::json!([who]));
+    } else {
+        assert_eq!(heard["attachments_of_unknown_consumers"], raised);
+    }
     assert_eq!(heard["semaphores"].get("cubin_loaded"), None);
     view.end();
     let text = parcagpu(&["status", "--pid", &pid]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("dormant") && text.contains("1,500"), "{text}");
+    assert!(!text.contains("buffers_requested"), "{text}");
+    let all = parcagpu(&["status", "--verbose", "--pid", &pid]);
+    let all = String::from_utf8(all.stdout).unwrap();
+    for counter in parcagpu_abi::status::COUNTER_NAMES {
+        assert!(all.contains(counter), "{counter}: {all}");
+    }
+    // A reader that goes away is no failure.
+    let script = format!("{PARCAGPU} status --json --pid {pid} | true; echo ${{PIPESTATUS[0]}}");
+    let out = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(out.stdout, b"0\n", "{}", stderr(&out));
     fs::remove_file(&copy).unwrap();
     assert_eq!(read()["library_deleted"], true);
     drop(app);

@@ -44,7 +44,8 @@ use crate::config::{self, Config};
 use crate::cupti::locate::file_of;
 use crate::entry::{self, Inside};
 use crate::environment::Ours;
-use crate::{errors, lifecycle, log};
+use crate::{errors, lifecycle, log, status};
+use parcagpu_abi::status::{NVTX_ONLY, State};
 use sys::GetExportTable;
 
 /// Variable by which an NVTX client finds its tool.
@@ -78,6 +79,8 @@ pub unsafe fn initialize(get: Option<GetExportTable>) -> c_int {
             // SAFETY: the caller's promise.
             unsafe { client::patch(get) };
         }
+        // A view that shows no kernel can then say what there is.
+        status::explain(State::Absent, NVTX_ONLY);
     });
     1
 }

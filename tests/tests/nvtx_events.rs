@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use nvtx_common::{
-    NEWEST, SHORT, Said, VERSIONS, at_first_gate, attach, compile, injected, names, ready, said,
+    NEWEST, SHORT, Said, VERSIONS, at_first_gate, attach, compile, injected, names, program, ready,
+    said,
 };
 use parcagpu_tests::artefacts;
 use parcagpu_tests::lab::Lab;
@@ -412,4 +413,39 @@ fn run_brings_nvtx_along() {
         .collect();
     assert_eq!(said(&events).len(), EVERY.len());
     assert_eq!(said(&events)[0].message, "mark ex");
+}
+
+/// A program that uses NVTX and no CUDA: `run` and `status` say so.
+#[test]
+fn a_program_without_cuda_is_told_from_one_that_is_silent() {
+    let Some(wheels) = ready("a_program_without_cuda_is_told_from_one_that_is_silent") else {
+        return;
+    };
+    let lab = Lab::new();
+    let idle = program(&lab, &wheels, "idle.c");
+    let mut host = at_first_gate(injected(&lab, &idle));
+    let ended = lab
+        .parcagpu(&format!("status --json --pid {}", host.pid()))
+        .run(SHORT)
+        .ok();
+    let status: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(status[0]["state"], "absent");
+    assert_eq!(status[0]["reason"], parcagpu_abi::status::NVTX_ONLY);
+    host.open_gate(1);
+    host.wait_gate(2);
+    host.open_gate(2);
+    host.wait_gate(3);
+    drop(host);
+    // It waits for the end of its input.
+    let script = format!("exec {} < <(sleep 0.7)", idle.display());
+    let run = Program::new(artefacts::command(), lab.path())
+        .words("run --lib")
+        .arg_path(&lab.library())
+        .args(["--", "bash", "-c", &script])
+        .run(SHORT);
+    assert!(
+        run.stderr.contains("it used NVTX and not CUDA"),
+        "{}",
+        run.stderr
+    );
 }

@@ -22,7 +22,7 @@ use crate::demangle::clean;
 use crate::discover::Scanner;
 use crate::options::DoctorOptions;
 use crate::text::plural;
-use crate::{colour, library as library_file};
+use crate::{colour, library as library_file, stdout};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +110,9 @@ pub fn doctor(options: &DoctorOptions) -> Result<ExitCode> {
 
     let failed = count(&findings, Level::Fail) > 0;
     if options.json {
-        println!("{}", to_json(&findings));
+        stdout::print(&format!("{}\n", to_json(&findings)));
     } else {
-        print!("{}", to_text(&findings, colour::on_stdout()));
+        stdout::print(&to_text(&findings, colour::on_stdout()));
     }
     Ok(ExitCode::from(u8::from(failed)))
 }

@@ -28,7 +28,7 @@ pub fn findings(found: &[Found], refused: usize) -> Vec<Finding> {
             "CAP_SYS_PTRACE is needed: run as root",
         ));
     }
-    let mut all: Vec<Finding> = found.iter().map(with_library).collect();
+    let mut all: Vec<Finding> = found.iter().filter_map(with_library).collect();
     let mut plain = Vec::new();
     for pid in discover::pids() {
         if found.iter().any(|f| f.pid == pid) {
@@ -75,14 +75,15 @@ fn head(pid: u32) -> String {
     format!("PID {pid} ({})", discover::comm(pid))
 }
 
-fn with_library(found: &Found) -> Finding {
+/// `None`: it ended meanwhile.
+fn with_library(found: &Found) -> Option<Finding> {
     let head = head(found.pid);
     let place = if in_other_mount_namespace(found.pid) {
         ", in a mount namespace of its own"
     } else {
         ""
     };
-    match block::read(found) {
+    let finding = match block::read(found) {
         Ok(Some(status)) => judge(&head, place, &status, found.deleted),
         Ok(None) => fail(
             "process",
@@ -94,7 +95,8 @@ fn with_library(found: &Found) -> Finding {
             format!("{head}: {e:#}"),
             "run as root, or use the command that came with that library",
         ),
-    }
+    };
+    discover::is_alive(found.pid).then_some(finding)
 }
 
 fn judge(head: &str, place: &str, status: &Status, deleted: bool) -> Finding {

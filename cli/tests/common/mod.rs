@@ -84,6 +84,7 @@ fn status_defines() -> Vec<String> {
         ("STATUS_STATE", offset_of!(Status, state)),
         ("STATUS_PID", offset_of!(Status, pid)),
         ("STATUS_REASON", offset_of!(Status, reason)),
+        ("STATUS_DEVICES", offset_of!(Status, devices)),
         ("EAGER_SEEN", Counter::EagerSeen as usize),
         ("EAGER_SAMPLED", Counter::EagerSampled as usize),
         ("IDS_MATCHED", Counter::IdsMatched as usize),
@@ -209,6 +210,11 @@ impl View {
         }
     }
 
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it as Ctrl-C does; what it wrote to stdout and stderr since it attached.
     pub fn end(mut self) -> (String, String) {
         let pid = self.child.id().cast_signed();
@@ -221,14 +227,14 @@ impl View {
         (out, rest)
     }
 
-    /// Waits until it ends by itself.
-    pub fn wait(mut self) {
+    /// Waits until it ends by itself; what it wrote to stdout.
+    pub fn wait(mut self) -> String {
         let began = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             assert!(began.elapsed() < PATIENCE, "it does not end");
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.stdout.take().unwrap().join().unwrap();
+        self.stdout.take().unwrap().join().unwrap()
     }
 
     /// Ends it; its JSON lines and stderr.

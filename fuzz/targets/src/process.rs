@@ -72,7 +72,7 @@ pub fn status(data: &[u8]) {
     let Ok(status) = parcagpu_abi::status::parse(&bytes) else {
         return;
     };
-    parcagpu_cli::status::block_text(&status, &mut |_, value| assert!(value.len() < 4096));
+    parcagpu_cli::status::block_text(&status, true, &mut |_, value| assert!(value.len() < 4096));
     parcagpu_cli::status::block_json(&status, &mut |_, value| {
         assert!(serde_json::to_string(&value).is_ok());
     });

@@ -1,0 +1,163 @@
+//! `parcagpu top`: which kernels take the time, live.
+//!
+//! One thread: it polls the ring buffer, adds up, draws once a second and after each key.
+
+mod busy;
+mod draw;
+mod lines;
+mod live;
+mod rows;
+mod scale;
+mod screen;
+mod sums;
+pub mod terminal;
+mod ui;
+mod view;
+
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use parcagpu_abi::probe::{self, Probe};
+
+use crate::nvtx::Ranges;
+use crate::options::TopOptions;
+use crate::pc::samples::Samples;
+use crate::session::{Session, Sink};
+use crate::table::Layout;
+use crate::{ledger::Ledger, signals, stdout, watch};
+use lines::Lines;
+use live::Live;
+use sums::{Pc, Sums};
+use ui::Ui;
+
+/// What the table needs; other probes stay quiet in the watched processes.
+pub fn probes() -> Vec<&'static str> {
+    [
+        probe::CUDA_CORRELATION,
+        probe::ACTIVITY_BATCH,
+        probe::KERNEL_EXECUTED,
+        probe::ERROR,
+    ]
+    .iter()
+    .map(|p| p.name)
+    .collect()
+}
+
+/// What NVTX ranges need besides.
+const NVTX_PROBES: [Probe; 2] = [probe::NVTX_EVENT_BATCH, probe::NVTX_RESOURCE_NAME];
+
+/// The record of a kernel that has ended comes within a second, and a little for its way to us.
+const RECORDS_COME_WITHIN: Duration = Duration::from_millis(1500);
+
+/// `parcagpu top`
+pub fn top(options: &TopOptions) -> Result<ExitCode> {
+    signals::install();
+    let live = terminal::is_there() && !options.json && !options.once;
+    let result = match (options.nvtx, options.pc) {
+        (true, _) => sums::Result::Ranges,
+        (_, true) => sums::Result::Samples,
+        _ => sums::Result::Kernels,
+    };
+    let sums = Rc::new(RefCell::new(Sums {
+        ranges: options.nvtx.then(Ranges::default),
+        pc: options.pc.then(|| start_pc(options)).transpose()?,
+        live: live.then(Live::default),
+        result,
+        ..Sums::default()
+    }));
+    let sink: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Sums>>::clone(&sums);
+    let mut wanted = probes();
+    if options.nvtx {
+        wanted.extend(NVTX_PROBES.iter().map(|p| p.name));
+    }
+    if options.pc {
+        wanted.extend(pc_probes().iter().map(|p| p.name));
+    }
+    let (mut session, mut ledger) = watch::start(&options.scope, wanted, false, sink)?;
+    let seconds = match (options.scope.seconds, options.once) {
+        (None, true) => Some(1.0),
+        (seconds, _) => seconds,
+    };
+    if live {
+        session.hold_warnings();
+        let mut ui = Ui::take(options)?;
+        watch::pump(&mut session, seconds, |session| {
+            ui.tick(session, &sums, &mut ledger)
+        })?;
+        drop(ui);
+        session.release_warnings();
+    } else {
+        let mut lines = Lines::new(!options.json && !options.once);
+        let mut next = Instant::now() + watch::REFRESH;
+        watch::pump(&mut session, seconds, |session| {
+            if Instant::now() < next {
+                return true;
+            }
+            next = Instant::now() + watch::REFRESH;
+            ledger.refresh(session);
+            sums.borrow_mut().prepare();
+            lines.print(&sums.borrow().accounts, &ledger)
+        })?;
+    }
+    finish(options, &mut session, &sums, &mut ledger)
+}
+
+fn start_pc(options: &TopOptions) -> Result<Pc> {
+    Ok(Pc {
+        samples: Samples::default(),
+        code: options.code.start()?,
+    })
+}
+
+/// What PC samples need besides.
+fn pc_probes() -> Vec<Probe> {
+    [&[probe::PC_SAMPLE_BATCH], &watch::CODE_PROBES[..]].concat()
+}
+
+/// Waits for what is under way, then prints the result.
+fn finish(
+    options: &TopOptions,
+    session: &mut Session,
+    sums: &Rc<RefCell<Sums>>,
+    ledger: &mut Ledger,
+) -> Result<ExitCode> {
+    ledger.refresh(session);
+    let timed = options.once || options.scope.seconds.is_some();
+    if timed && signals::count() == 0 {
+        await_records(session, sums)?;
+    }
+    watch::finish(session)?;
+    if signals::count() > 0 {
+        ledger.refresh(session);
+    }
+    let mut sums = sums.borrow_mut();
+    sums.finish();
+    let all = Layout {
+        rows: usize::MAX,
+        width: 0,
+        raw_names: options.raw_names,
+    };
+    stdout::print(&if options.json {
+        sums.json(ledger, session, options.raw_names)
+    } else {
+        sums.text(ledger, session, all)
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes the records of launches that were announced so far, for as long as they may be under way.
+fn await_records(session: &Session, sums: &Rc<RefCell<Sums>>) -> Result<()> {
+    sums.borrow_mut().accounts.closed = true;
+    let until = Instant::now() + RECORDS_COME_WITHIN;
+    while sums.borrow().accounts.outstanding() > 0
+        && Instant::now() < until
+        && !session.chosen_are_gone()
+        && signals::count() == 0
+    {
+        session.poll(watch::POLL)?;
+    }
+    Ok(())
+}
