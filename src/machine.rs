@@ -123,8 +123,26 @@ impl Machine {
                 .driver_version
                 .store(version.unwrap_or(0), Ordering::Relaxed);
         }
+        self.prepare_for_pcs();
         self.tick();
         self.begun = true;
+    }
+
+    /// Where PC sampling is asked for, CUPTI has to have seen kernel activity on before the first context is
+    /// made: of kernels in others it could not tell later whose samples are whose (measured: all or most
+    /// of them come as code that is not the program's).
+    fn prepare_for_pcs(&mut self) {
+        let Some(pc) = &self.session.pc else { return };
+        let Some(api) = self.load().filter(|_| !holder::is_held()) else {
+            return;
+        };
+        if pc.functions(self.session, api).is_none() {
+            return;
+        }
+        let toggled = api.enable_kernels().and_then(|()| api.disable_kernels());
+        if let Err(error) = toggled {
+            report("pc sampling", error);
+        }
     }
 
     /// One look at consumers, and what is due.

@@ -334,6 +334,9 @@ fn on_launch(
     match data.callback_site {
         API_ENTER => {
             let all = pass(session).is_some_and(|pass| pass == Pass::Window);
+            if let (Some(pc), Some(pass)) = (&session.pc, PASS.get()) {
+                pc.entered(pass, launch.id);
+            }
             let slot = session.sampler.enter(launch, all, session);
             // SAFETY: the slot is CUPTI's for this call and ours to write.
             unsafe { data.correlation_data.write(slot) };

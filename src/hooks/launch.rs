@@ -62,6 +62,9 @@ pub fn entered(id: u32) {
         id: Some(id),
         ..open
     });
+    if let Some(pc) = session::get().and_then(|session| session.pc.as_ref()) {
+        pc.entered(open.pass, id);
+    }
 }
 
 /// The sampled launch that is open on this thread was reported, or turned out not to be reportable.

@@ -92,8 +92,9 @@ impl Records {
     }
 
     /// Puts what CUPTI wrote into the form that consumers read: reasons without samples or without a name go,
-    /// and what is left of the 64 entries is zero. Gives the number of (PC, reason) pairs.
-    fn tidy(&mut self) -> u64 {
+    /// and what is left of the 64 entries is zero. Ids below `known` were never announced and go as well. Gives
+    /// the number of (PC, reason) pairs.
+    fn tidy(&mut self, known: u32) -> u64 {
         let mut pairs = 0;
         let len = self.len();
         let slots = self.slots;
@@ -110,6 +111,9 @@ impl Records {
                     reasons[kept] = reason;
                     kept += 1;
                 }
+            }
+            if pc.correlation_id < known {
+                pc.correlation_id = 0;
             }
             reasons[kept.min(STALL_REASON_SLOTS)..].fill(StallReason::default());
             kept = kept.min(STALL_REASON_SLOTS);
@@ -146,10 +150,18 @@ impl Records {
     }
 }
 
+impl std::ops::AddAssign for Brought {
+    fn add_assign(&mut self, other: Self) {
+        self.pairs += other.pairs;
+        self.samples += other.samples;
+        self.total += other.total;
+    }
+}
+
 /// What a turn brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
-    /// (PC, stall reason) pairs.
+    /// (PC, stall reason) pairs that were delivered.
     pub pairs: u64,
     /// Samples of the program's code.
     pub samples: u64,
@@ -164,12 +176,14 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Fetches what a context has; fires it if `deliver`, else drops it. `slots`: stall reasons there are.
+    /// Fetches what a context has; fires it if `deliver`, else drops it. `slots`: stall reasons there are; `known`:
+    /// the lowest id that was announced.
     pub fn turn(
         &mut self,
         functions: &Functions,
         context: CUcontext,
         slots: usize,
+        known: u32,
         deliver: bool,
     ) -> Result<Brought, CuptiError> {
         if self.records.as_ref().is_none_or(|r| r.slots < slots) {
@@ -184,7 +198,7 @@ impl Drain {
             // SAFETY: `Records` says the room it has.
             let outcome = unsafe { functions.get_data(context, data) };
             let remaining = data.remaining;
-            settle(records, deliver, &mut brought);
+            settle(records, known, deliver, &mut brought);
             outcome?;
             if remaining == 0 {
                 break;
@@ -194,9 +208,9 @@ impl Drain {
     }
 
     /// The same for records that CUPTI left behind when sampling of a context ended.
-    pub fn left_behind(&self, mut records: Records, deliver: bool) -> Brought {
+    pub fn left_behind(&self, mut records: Records, known: u32, deliver: bool) -> Brought {
         let mut brought = Brought::default();
-        settle(&mut records, deliver, &mut brought);
+        settle(&mut records, known, deliver, &mut brought);
         brought
     }
 }
@@ -206,7 +220,7 @@ impl Drain {
 /// Names are not freed, although CUPTI's documentation leaves them to the client: records of later calls point
 /// to the same memory (384 of 386 names had been met before, measured with CUDA 13.0), so there is one for each
 /// function of the process at most, and nobody can tell when the last record with it was seen.
-fn settle(records: &mut Records, deliver: bool, brought: &mut Brought) {
+fn settle(records: &mut Records, known: u32, deliver: bool, brought: &mut Brought) {
     let block = status::block();
     let data = &records.data;
     let others = data.foreign_samples + data.dropped_samples;
@@ -216,11 +230,11 @@ fn settle(records: &mut Records, deliver: bool, brought: &mut Brought) {
         block.add(Counter::PcBufferFull, 1);
     }
     brought.total += total;
+    brought.samples += samples;
     if deliver {
-        let pairs = records.tidy();
+        let pairs = records.tidy(known);
         records.fire();
         brought.pairs += pairs;
-        brought.samples += samples;
         block.add(Counter::PcSamples, samples);
         block.add(Counter::PcPairs, pairs);
         block.add(Counter::PcDropped, dropped);
@@ -249,7 +263,7 @@ mod tests {
         assert_eq!(records.slots, STALL_REASON_SLOTS);
         write(&mut records, 0, &[(1, 0), (2, 5), (64, 9), (3, 7)]);
         write(&mut records, 1, &[]);
-        assert_eq!(records.tidy(), 2);
+        assert_eq!(records.tidy(0), 2);
         assert_eq!(records.pcs[0].stall_reason_count, 2);
         let first = &records.reasons[..STALL_REASON_SLOTS];
         assert_eq!((first[0].index, first[0].samples), (2, 5));
@@ -263,10 +277,10 @@ mod tests {
         let mut records = Records::new(1, 100);
         let many: Vec<(u32, u32)> = (0..100).map(|i| (i % 64, 1)).collect();
         write(&mut records, 0, &many);
-        assert_eq!(records.tidy(), 64);
+        assert_eq!(records.tidy(0), 64);
         assert_eq!(records.pcs[0].stall_reason_count, 64);
         // A count that goes past the memory is not believed.
         records.pcs[0].stall_reason_count = u64::MAX;
-        assert_eq!(records.tidy(), 64);
+        assert_eq!(records.tidy(0), 64);
     }
 }

@@ -60,6 +60,8 @@ struct Turns {
     pause: u64,
     /// Turns in a row that found the hardware's buffer full.
     full: u32,
+    /// Samples of code that CUPTI does not know, since then.
+    foreign: u64,
     /// When the last sample came, and the launches sampled by then.
     heard: (u64, u64),
 }
@@ -114,6 +116,7 @@ impl Sampling {
                 last: 0,
                 pause: 0,
                 full: 0,
+                foreign: 0,
                 heard: (0, 0),
             }),
             on: AtomicBool::new(false),
@@ -128,7 +131,7 @@ impl Sampling {
     }
 
     /// The functions, where this process can be sampled; otherwise says why not, once.
-    fn functions<'a>(&self, session: &Session, api: &'a Api) -> Option<&'a Functions> {
+    pub fn functions<'a>(&self, session: &Session, api: &'a Api) -> Option<&'a Functions> {
         if self.off.load(Ordering::Relaxed) {
             return None;
         }
@@ -292,12 +295,12 @@ impl Sampling {
         self.contexts.on(&mut contexts);
         status::block().counters[Counter::PcContexts as usize]
             .store(contexts.len() as u64, Ordering::Relaxed);
-        let mut total = 0;
+        let mut brought = Brought::default();
         if now >= turns.pause {
             for context in &contexts {
-                total += self.fetch_one(turns, functions, *context, deliver, now);
+                brought += self.fetch_one(turns, functions, *context, deliver, now);
             }
-            self.listen(turns, total, contexts.is_empty(), now);
+            self.listen(turns, brought, contexts.is_empty(), now);
         }
         turns.contexts = contexts;
     }
@@ -309,23 +312,20 @@ impl Sampling {
         context: CUcontext,
         deliver: bool,
         now: u64,
-    ) -> u64 {
+    ) -> Brought {
         let slots = self.slots.load(Ordering::Relaxed);
-        match turns.drain.turn(functions, context, slots, deliver) {
+        let known = self.serial.known(self.is_serialized());
+        match turns.drain.turn(functions, context, slots, known, deliver) {
             Ok(brought) => {
                 turns.full = 0;
-                self.count(turns, brought)
+                turns.pairs += brought.pairs;
+                brought
             }
             Err(error) => {
                 self.failed(turns, context, error, now);
-                0
+                Brought::default()
             }
         }
-    }
-
-    fn count(&self, turns: &mut Turns, brought: Brought) -> u64 {
-        turns.pairs += brought.pairs;
-        brought.total
     }
 
     fn failed(&self, turns: &mut Turns, context: CUcontext, error: CuptiError, now: u64) {
@@ -362,16 +362,27 @@ impl Sampling {
     }
 
     /// Launches, but no samples: some GPUs fall silent when the period is set.
-    fn listen(&self, turns: &mut Turns, total: u64, idle: bool, now: u64) {
+    fn listen(&self, turns: &mut Turns, brought: Brought, idle: bool, now: u64) {
         let block = status::block();
         let launches = block
             .get(Counter::EagerSampled)
             .wrapping_add(block.get(Counter::GraphSampled));
         let (since, before) = turns.heard;
-        if total > 0 || idle || since == 0 || turns.full > 0 {
+        turns.foreign += brought.total - brought.samples;
+        if brought.samples > 0 || idle || since == 0 || turns.full > 0 {
             turns.heard = (now, launches);
+            turns.foreign = 0;
         } else if now.saturating_sub(since) >= SILENCE && launches.wrapping_sub(before) >= 10 {
             turns.heard = (now, launches);
+            if std::mem::take(&mut turns.foreign) > 0 {
+                errors::report(
+                    0,
+                    refusal::COMPONENT,
+                    "CUPTI cannot tell which kernels the PC samples are of: it came when the program had \
+                     made its context already; preload the library, so that it is there before",
+                );
+                return;
+            }
             let period = match self.wanted.factor {
                 0 => "CUPTI's own period".to_owned(),
                 factor => format!(
@@ -449,8 +460,8 @@ impl Sampling {
         }
         let left = setup::take_down(functions, context);
         if let (Some(turns), Some(left)) = (&mut turns, left) {
-            let brought = turns.drain.left_behind(*left, deliver);
-            self.count(turns, brought);
+            let known = self.serial.known(self.is_serialized());
+            turns.pairs += turns.drain.left_behind(*left, known, deliver).pairs;
         }
     }
 
@@ -499,6 +510,14 @@ impl Sampling {
                 }
             }
             _ => Pass::Free,
+        }
+    }
+
+    /// A launch that passed the gate got its id.
+    #[inline]
+    pub fn entered(&self, pass: Pass, id: u32) {
+        if pass == Pass::Window {
+            self.serial.entered(id);
         }
     }
 

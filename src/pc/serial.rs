@@ -94,6 +94,8 @@ pub struct Serial {
     context: AtomicUsize,
     /// `CLOCK_MONOTONIC` ns.
     opened: AtomicU64,
+    /// Lowest id of a launch in the last window.
+    first: AtomicU32,
 }
 
 impl Serial {
@@ -136,6 +138,7 @@ impl Serial {
         match driver.beside_captures(|| functions.start(context)) {
             Ok(()) => {
                 self.context.store(context.0.addr(), Ordering::Relaxed);
+                self.first.store(u32::MAX, Ordering::Relaxed);
                 self.opened.store(clock::monotonic_ns(), Ordering::Relaxed);
                 self.state.store(OPEN, Ordering::Release);
             }
@@ -143,6 +146,20 @@ impl Serial {
                 refusal::tell(error);
                 self.state.store(IDLE, Ordering::Release);
             }
+        }
+    }
+
+    /// A launch in the window has this id.
+    pub fn entered(&self, id: u32) {
+        self.first.fetch_min(id, Ordering::Relaxed);
+    }
+
+    /// The lowest id of a launch that was announced: kernels that were queued before the window opened are
+    /// sampled as well, and nobody knows their launches.
+    pub fn known(&self, serialized: bool) -> u32 {
+        match serialized {
+            true => self.first.load(Ordering::Relaxed),
+            false => 0,
         }
     }
 
