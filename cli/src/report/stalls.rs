@@ -7,6 +7,7 @@ use super::view::View;
 use crate::demangle::clean;
 use crate::pc::reasons::{Counts, Reasons, SELECTED};
 use crate::recording::model::{NameId, PcSample};
+use crate::text::plural;
 
 /// A place in GPU code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +79,37 @@ pub struct Stalls {
     pub samples: u64,
     /// Samples that the hardware dropped.
     pub dropped: u64,
+    /// Samples without a line whose code is in the recording.
+    pub no_line: u64,
+    /// Samples without a line whose code is not.
+    pub no_code: u64,
+}
+
+impl Stalls {
+    /// What is missing, and what to do about it.
+    pub fn notes(&self) -> Vec<String> {
+        let samples = |n: u64| plural(n, "PC sample");
+        let mut notes = Vec::new();
+        if self.no_code > 0 {
+            notes.push(format!(
+                "{} without a source line: the code is not in the recording (record with --cubins)",
+                samples(self.no_code)
+            ));
+        }
+        if self.no_line > 0 {
+            notes.push(format!(
+                "{} without a source line: the code tells none (compile with -lineinfo)",
+                samples(self.no_line)
+            ));
+        }
+        if self.dropped > 0 {
+            notes.push(format!(
+                "lost: {} dropped by the hardware",
+                samples(self.dropped)
+            ));
+        }
+        notes
+    }
 }
 
 /// Adds up all PC samples.
@@ -100,6 +132,14 @@ pub fn stalls(view: &View<'_>) -> Stalls {
         let tally = table.tally(&counts);
         out.dropped += tally.dropped;
         out.samples += tally.samples;
+        if sample.line == 0 {
+            let process = view.rec.processes.get(sample.process as usize);
+            let kept = process.and_then(|p| p.cubins.get(&sample.crc));
+            match kept.is_some_and(|bytes| !bytes.is_empty()) {
+                true => out.no_line += tally.samples,
+                false => out.no_code += tally.samples,
+            }
+        }
         let row = places.entry(Place::of(sample)).or_default();
         for (state, n) in tally.states {
             *row.entry(state).or_default() += n;

@@ -155,12 +155,8 @@ fn waits(view: &View<'_>, out: &mut String) {
         );
     }
     more(waiting.len(), "further place", out);
-    if all.dropped > 0 {
-        let _ = writeln!(
-            out,
-            "  lost: {} dropped by the hardware",
-            plural(all.dropped, "PC sample")
-        );
+    for note in all.notes() {
+        let _ = writeln!(out, "  {note}");
     }
 }
 

@@ -123,7 +123,7 @@ function stallTable() {
     { title: "Source", text: true, cls: "name", key: (r) => r.place, show: (r) => named(r.place, ["in " + r.function]) },
     { title: "Reasons", text: true, key: (r) => (r.reasons[0] ? r.reasons[0][0] : ""), show: reasons },
   ], S.rows, S.cut);
-  note("stalls", S.dropped);
+  for (const text of S.notes) note("stalls", text);
 }
 function reasons(row) {
   const e = element("span"), bar = element("div", null, "stack");

@@ -95,7 +95,7 @@ pub fn stalls(view: &View<'_>) -> Value {
     let more = all.places.len().saturating_sub(ROWS_MAX) as u64;
     json!({
         "rows": rows, "samples": all.samples,
-        "dropped": (all.dropped > 0).then(|| format!("lost: {} dropped by the hardware", plural(all.dropped, "PC sample"))),
+        "notes": all.notes(),
         "cut": (more > 0).then(|| format!("{} not shown", plural(more, "further place"))),
     })
 }
