@@ -176,6 +176,17 @@ fn load_refused(error: &libbpf_rs::Error) -> anyhow::Error {
 impl Session {
     /// Loads the program. Events go to `sink` while [`Session::poll`] runs.
     pub fn load(wanted: Wanted, sink: Rc<RefCell<dyn Sink>>) -> Result<Self> {
+        Self::load_raw(wanted, move |bytes| {
+            let event = decode(bytes);
+            if let Some(event) = &event {
+                sink.borrow_mut().event(event);
+            }
+            event.is_some()
+        })
+    }
+
+    /// Loads the program. `take` gets the bytes of events and says whether it understood them.
+    pub fn load_raw(wanted: Wanted, mut take: impl FnMut(&[u8]) -> bool + 'static) -> Result<Self> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, keep_message)));
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
@@ -202,9 +213,8 @@ impl Session {
         let taken = Rc::clone(&turn);
         let mut builder = RingBufferBuilder::new();
         builder.add(&skel.maps.events, move |bytes| {
-            match decode(bytes) {
-                Some(event) => sink.borrow_mut().event(&event),
-                None => *bad.borrow_mut() += 1,
+            if !take(bytes) {
+                *bad.borrow_mut() += 1;
             }
             taken.set(taken.get() + 1);
             // As if a signal had come: the rest stays for the next call.
