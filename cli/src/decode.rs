@@ -5,10 +5,12 @@
 use parcagpu_abi::pc_sample::{STALL_REASON_NAME_LEN, STALL_REASON_SLOTS};
 use parcagpu_abi::probe;
 
-use crate::events::{Body, Event, Header, Kernel, Stack, Text, TextState};
+use crate::events::{Body, Event, Header, Kernel, Registers, Stack, Text, TextState};
 
 const HEADER: usize = 32;
 const TEXT_MAX: usize = 256;
+/// Among the flags of the text.
+const STACK_COPIED: u32 = 8;
 
 /// Reads numbers at fixed places; anything outside is `None`.
 struct Fields<'a>(&'a [u8]);
@@ -57,13 +59,7 @@ pub fn decode(bytes: &[u8]) -> Option<Event<'_>> {
             id: f.u32(HEADER)?,
             cbid: f.i32(HEADER + 4)?,
             name: f.text(HEADER + 8, HEADER + 16)?,
-            stack: match f.i32(HEADER + 12)? {
-                0 => Stack::NotTaken,
-                n => match usize::try_from(n) {
-                    Ok(n) => Stack::Taken(f.bytes(HEADER + 16 + TEXT_MAX, n)?),
-                    Err(_) => Stack::Failed,
-                },
-            },
+            stack: stack(&f)?,
         },
         probe::KERNEL_EXECUTED | probe::ACTIVITY_BATCH => Body::Kernel(kernel(&f)?),
         probe::PC_SAMPLE_BATCH => pc_sample(&f)?,
@@ -108,6 +104,25 @@ pub fn decode(bytes: &[u8]) -> Option<Event<'_>> {
         _ => return None,
     };
     Some(Event { header, body })
+}
+
+fn stack<'a>(f: &Fields<'a>) -> Option<Stack<'a>> {
+    let at = HEADER + 16 + TEXT_MAX;
+    Some(match usize::try_from(f.i32(HEADER + 12)?) {
+        Ok(0) if f.u32(12)? & STACK_COPIED == 0 => Stack::NotTaken,
+        Ok(0) => Stack::Failed,
+        Ok(n) if f.u32(12)? & STACK_COPIED != 0 => Stack::Copied {
+            registers: Registers {
+                ip: f.u64(at)?,
+                sp: f.u64(at + 8)?,
+                fp: f.u64(at + 16)?,
+                link: f.u64(at + 24)?,
+            },
+            bytes: f.bytes(at + 32, n)?,
+        },
+        Ok(n) => Stack::Taken(f.bytes(at, n)?),
+        Err(_) => Stack::Failed,
+    })
 }
 
 fn kernel<'a>(f: &Fields<'a>) -> Option<Kernel<'a>> {
@@ -240,6 +255,41 @@ mod tests {
         assert_eq!(stack(&launch(8)), Some((false, vec![0x1000])));
         assert_eq!(stack(&launch(-14)), Some((true, vec![])));
         assert_eq!(stack(&launch(24)), None);
+    }
+
+    #[test]
+    fn a_copied_stack_has_registers_before_it() {
+        let launch = |stack_bytes: i32| {
+            let mut bytes = header(0, STACK_COPIED | 1);
+            for n in [7u32, 1, 1, stack_bytes.cast_unsigned()] {
+                bytes.extend(n.to_le_bytes());
+            }
+            bytes.push(b'k');
+            bytes.resize(HEADER + 16 + TEXT_MAX, 0);
+            for n in [1u64, 2, 3, 4, 5] {
+                bytes.extend(n.to_le_bytes());
+            }
+            bytes
+        };
+        let bytes = launch(8);
+        let Some(Body::Correlation { name, stack, .. }) = decode(&bytes).map(|e| e.body) else {
+            panic!("not a launch")
+        };
+        let registers = Registers {
+            ip: 1,
+            sp: 2,
+            fp: 3,
+            link: 4,
+        };
+        let bytes = &5u64.to_le_bytes();
+        assert_eq!(stack, Stack::Copied { registers, bytes });
+        assert_eq!(name.state, TextState::Cut);
+        assert!(decode(&launch(16)).is_none());
+        let bytes = launch(0);
+        let Some(Body::Correlation { stack, .. }) = decode(&bytes).map(|e| e.body) else {
+            panic!("not a launch")
+        };
+        assert_eq!(stack, Stack::Failed);
     }
 
     #[test]

@@ -5,13 +5,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::Elf;
 use goblin::elf::header::{ET_DYN, ET_EXEC, Header};
 use goblin::elf::program_header::{PF_X, PT_LOAD, ProgramHeader};
 use goblin::elf::section_header::{
-    SHF_COMPRESSED, SHT_DYNSYM, SHT_NOTE, SHT_STRTAB, SHT_SYMTAB, SectionHeader,
+    SHF_COMPRESSED, SHT_DYNSYM, SHT_NOBITS, SHT_NOTE, SHT_STRTAB, SHT_SYMTAB, SectionHeader,
 };
 use goblin::elf::sym::Symtab;
 
@@ -87,18 +88,22 @@ impl Image {
 
     /// What to add to an address of this file where its code at `offset` is mapped to `start`.
     pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|s| {
-            // Mappings begin at a page, which may lie before the segment.
-            s.executable
-                && offset.saturating_add(LARGEST_PAGE) > s.offset
-                && offset < s.offset.saturating_add(s.file_size)
-        })?;
-        let vaddr = segment
-            .vaddr
-            .wrapping_add(offset)
-            .wrapping_sub(segment.offset);
-        Some(start.wrapping_sub(vaddr))
+        bias(&self.segments, start, offset)
     }
+}
+
+fn bias(segments: &[Segment], start: u64, offset: u64) -> Option<u64> {
+    let segment = segments.iter().find(|s| {
+        // Mappings begin at a page, which may lie before the segment.
+        s.executable
+            && offset.saturating_add(LARGEST_PAGE) > s.offset
+            && offset < s.offset.saturating_add(s.file_size)
+    })?;
+    let vaddr = segment
+        .vaddr
+        .wrapping_add(offset)
+        .wrapping_sub(segment.offset);
+    Some(start.wrapping_sub(vaddr))
 }
 
 impl Image {
@@ -177,6 +182,84 @@ impl Parts {
     }
 }
 
+fn segments(file: &File, header: &Header) -> Option<Vec<Segment>> {
+    let bytes = table(file, header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
+    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), CTX)
+        .ok()?
+        .iter()
+        .filter(|p| p.p_type == PT_LOAD)
+        .map(|p| Segment {
+            vaddr: p.p_vaddr,
+            offset: p.p_offset,
+            file_size: p.p_filesz,
+            executable: p.p_flags & PF_X != 0,
+        })
+        .collect();
+    Some(segments)
+}
+
+/// A section as it is mapped: its address before relocation, and its bytes.
+#[derive(Clone, Debug)]
+pub struct Mapped {
+    /// Where it stands.
+    pub address: u64,
+    /// What is in it.
+    pub bytes: Arc<[u8]>,
+}
+
+/// How the callers of a file's functions are found.
+#[derive(Clone, Debug, Default)]
+pub struct UnwindTables {
+    segments: Vec<Segment>,
+    /// `.eh_frame`
+    pub eh_frame: Option<Mapped>,
+    /// `.eh_frame_hdr`
+    pub eh_frame_hdr: Option<Mapped>,
+    /// Address and bytes of `.text`.
+    pub text: Option<(u64, u64)>,
+    /// Address and bytes of `.got`.
+    pub got: Option<(u64, u64)>,
+}
+
+impl UnwindTables {
+    /// See [`Image::bias`].
+    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+        bias(&self.segments, start, offset)
+    }
+
+    /// Bytes that are kept.
+    pub fn size(&self) -> usize {
+        let sections = [&self.eh_frame, &self.eh_frame_hdr];
+        sections.into_iter().flatten().map(|s| s.bytes.len()).sum()
+    }
+}
+
+/// Reads the tables for unwinding; sections larger than `max` bytes are left out. `None` when it is not a 64-bit
+/// little-endian ELF file.
+pub fn unwind_tables(file: &File, max: u64) -> Option<UnwindTables> {
+    let parts = Parts::of(file)?;
+    let mut tables = UnwindTables {
+        segments: segments(file, &parts.header)?,
+        ..UnwindTables::default()
+    };
+    for section in &parts.sections {
+        let mapped = || {
+            Some(Mapped {
+                address: section.sh_addr,
+                bytes: read(file, section.sh_offset, section.sh_size, max)?.into(),
+            })
+        };
+        match text_at(&parts.names, section.sh_name) {
+            b".eh_frame" if section.sh_type != SHT_NOBITS => tables.eh_frame = mapped(),
+            b".eh_frame_hdr" if section.sh_type != SHT_NOBITS => tables.eh_frame_hdr = mapped(),
+            b".text" => tables.text = Some((section.sh_addr, section.sh_size)),
+            b".got" => tables.got = Some((section.sh_addr, section.sh_size)),
+            _ => {}
+        }
+    }
+    Some(tables)
+}
+
 /// How much there is to read for names of functions and lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
@@ -232,18 +315,7 @@ pub fn read_image(file: &File) -> Option<Image> {
         return None;
     }
 
-    let bytes = table(file, header.e_phoff, header.e_phentsize, header.e_phnum, 56)?;
-    let segments = ProgramHeader::parse(&bytes, 0, usize::from(header.e_phnum), CTX)
-        .ok()?
-        .iter()
-        .filter(|p| p.p_type == PT_LOAD)
-        .map(|p| Segment {
-            vaddr: p.p_vaddr,
-            offset: p.p_offset,
-            file_size: p.p_filesz,
-            executable: p.p_flags & PF_X != 0,
-        })
-        .collect();
+    let segments = segments(file, &header)?;
     Some(Image {
         notes,
         status: find_symbol(file, &sections, parcagpu_abi::status::SYMBOL),

@@ -82,16 +82,36 @@ pub enum Stack<'a> {
     NotTaken,
     /// The kernel could not take it.
     Failed,
-    /// Addresses of 8 bytes each.
+    /// Addresses of 8 bytes each, as far as frame pointers lead.
     Taken(&'a [u8]),
+    /// Registers and what lies on the stack.
+    Copied {
+        /// Of the probe's site.
+        registers: Registers,
+        /// From the stack pointer on.
+        bytes: &'a [u8],
+    },
+}
+
+/// What unwinding begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Instruction.
+    pub ip: u64,
+    /// Stack.
+    pub sp: u64,
+    /// Frame.
+    pub fp: u64,
+    /// Where to return to, where that is a register.
+    pub link: u64,
 }
 
 impl<'a> Stack<'a> {
-    /// The addresses; none where there is no stack.
+    /// The addresses; none where there are none yet.
     pub fn addresses(self) -> impl Iterator<Item = u64> + 'a {
         let bytes = match self {
             Self::Taken(bytes) => bytes,
-            Self::NotTaken | Self::Failed => &[],
+            Self::NotTaken | Self::Failed | Self::Copied { .. } => &[],
         };
         let (addresses, _) = bytes.as_chunks();
         addresses.iter().map(|address| u64::from_le_bytes(*address))

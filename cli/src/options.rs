@@ -135,10 +135,11 @@ Examples:
 The file is complete up to the last second at any moment, also when this program is killed. It holds launches
 with their CPU stacks, kernels, PC samples, NVTX ranges, errors, the names of all of these, and what was lost.
 
-Stacks are walked by frame pointers: functions compiled without them (-fomit-frame-pointer, the default of most
-compilers) are missing from a stack or end it. Build with -fno-omit-frame-pointer (C, C++) or -C
-force-frame-pointers=yes (Rust); Python 3.12 and later: run with python -X perf. Names come from symbol tables,
-debug information and /tmp/perf-PID.map; what has no name is shown as [file+0xoffset].
+Stacks need nothing of a program: its functions are found by the tables that compilers leave for exceptions
+(.eh_frame), else by frame pointers; up to 16 KiB of stack count. Where launches come faster than stacks are taken,
+some are walked by frame pointers alone, which most programs are built without, or are not known; that is
+counted. Names come from symbol tables, debug information and /tmp/perf-PID.map (Python 3.12 and later: run with
+python -X perf); what has no name is shown as [file+0xoffset].
 
 A command is started as by `parcagpu run`, which see: private copy of the library, exit status, Ctrl-C.
 `parcagpu report` makes pages, traces and profiles of the file.";

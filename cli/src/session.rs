@@ -206,6 +206,7 @@ impl Session {
             };
         rodata.filter_pids = !wanted.choice.is_all();
         rodata.take_stacks = wanted.stacks;
+        rodata.room_for_copies = u64::from(ring_bytes / 4);
         let skel = open.load().map_err(|e| load_refused(&e))?;
         let undecodable = Rc::new(RefCell::new(0));
         let bad = Rc::clone(&undecodable);

@@ -64,6 +64,8 @@ enum text_flag {
 	TEXT_CUT = 1,
 	TEXT_NULL = 2,
 	TEXT_UNREADABLE = 4,
+	/* Not about the text: a copy of the stack follows instead of addresses. */
+	STACK_COPIED = 8,
 };
 
 #define TEXT_MAX 256
@@ -71,6 +73,8 @@ enum text_flag {
 #define COMPONENT_MAX 64
 #define MAX_PID_LEVELS 8
 #define STACK_MAX 127
+#define COPY_PART 1024
+#define COPY_PARTS 16
 
 struct header {
 	__u32 probe;
@@ -93,6 +97,15 @@ struct correlation_event {
 struct launch_event {
 	struct correlation_event e;
 	__u64 stack[STACK_MAX]; /* leaf first */
+};
+
+struct copied_launch_event {
+	struct correlation_event e;
+	__u64 ip;
+	__u64 sp;
+	__u64 fp;
+	__u64 link; /* arm64: where to return to */
+	__u8 stack[COPY_PART * COPY_PARTS]; /* from sp on */
 };
 
 // No length: the text goes to its NUL or to the end of the event. Linux 5.15 allows 512 bytes of stack
@@ -223,6 +236,8 @@ struct {
 const volatile __u32 own_pid_ns = 0;
 const volatile bool filter_pids = false;
 const volatile bool take_stacks = false;
+// Stacks are copied as long as less than this waits in the ring buffer: they must not crowd out events.
+const volatile __u64 room_for_copies = 0;
 
 struct who {
 	__u64 start_ns;
@@ -375,23 +390,54 @@ static __always_inline int each_record(const struct who *who, __u32 probe, __u64
 	return 0;
 }
 
-// A function of its own, so that its stack is gone when the record is output.
+static __always_inline void fill_launch(struct correlation_event *e, const struct who *who, __u64 id,
+					__u64 cbid, __u64 name)
+{
+	fill(&e->h, CUDA_CORRELATION, who);
+	e->correlation_id = id;
+	e->cbid = cbid;
+	e->text_len = read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
+}
+
+// With the registers and what lies on the stack a reader finds the callers even where the program was built
+// without frame pointers, as most are.
+static __attribute__((noinline)) int output_launch_copied(struct pt_regs *ctx, const struct who *who,
+							  __u64 id, __u64 cbid, __u64 name)
+{
+	struct copied_launch_event *l = bpf_ringbuf_reserve(&events, sizeof(*l), 0);
+	int bytes = 0;
+
+	if (!l)
+		return 0;
+	fill_launch(&l->e, who, id, cbid, name);
+	l->ip = PT_REGS_IP(ctx);
+	l->sp = PT_REGS_SP(ctx);
+	l->fp = PT_REGS_FP(ctx);
+	l->link = PT_REGS_RET(ctx);
+#pragma unroll
+	for (int i = 0; i < COPY_PARTS; i++) {
+		// The end of the stack may come before the end of the room.
+		if (bytes == i * COPY_PART &&
+		    !bpf_probe_read_user(l->stack + i * COPY_PART, COPY_PART, (void *)(l->sp + i * COPY_PART)))
+			bytes += COPY_PART;
+	}
+	l->e.h.text_flags |= STACK_COPIED;
+	l->e.stack_bytes = bytes;
+	bpf_ringbuf_submit(l, 0);
+	return 1;
+}
+
 static __attribute__((noinline)) int output_launch(struct pt_regs *ctx, const struct who *who, __u64 id,
 						   __u64 cbid, __u64 name)
 {
-	struct correlation_event *e;
 	struct launch_event *l = bpf_ringbuf_reserve(&events, sizeof(*l), 0);
 
 	if (!l) {
 		lose_event(CUDA_CORRELATION);
 		return 0;
 	}
-	e = &l->e;
-	fill(&e->h, CUDA_CORRELATION, who);
-	e->correlation_id = id;
-	e->cbid = cbid;
-	e->text_len = read_text(e->text, TEXT_MAX, name, &e->h.text_flags);
-	e->stack_bytes = bpf_get_stack(ctx, l->stack, sizeof(l->stack), BPF_F_USER_STACK);
+	fill_launch(&l->e, who, id, cbid, name);
+	l->e.stack_bytes = bpf_get_stack(ctx, l->stack, sizeof(l->stack), BPF_F_USER_STACK);
 	bpf_ringbuf_submit(l, 0);
 	return 0;
 }
@@ -404,8 +450,12 @@ int BPF_USDT(on_cuda_correlation, __u64 id, __s64 cbid, __u64 name)
 	if (!identify(&who))
 		return 0;
 	read_status(ctx, who.start_ns, who.pid, false);
-	if (take_stacks)
+	if (take_stacks) {
+		if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < room_for_copies &&
+		    output_launch_copied(ctx, &who, id, cbid, name))
+			return 0;
 		return output_launch(ctx, &who, id, cbid, name);
+	}
 
 	struct correlation_event e = {};
 	fill(&e.h, CUDA_CORRELATION, &who);

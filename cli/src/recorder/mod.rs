@@ -10,7 +10,7 @@ mod rows;
 pub mod stacks;
 pub mod threads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::ledger::Ledger;
 use crate::recording::format::{EVERYBODY, Note};
 use crate::recording::writer::{Beginning, Writer};
 use crate::session::{ProcessId, Session};
-use crate::symbols::thread::{Answer, Resolver};
+use crate::symbols::thread::{Answer, Found, Resolver};
 use crate::text::clock_ns;
 use clock::Reading;
 use cubins::{Cubins, Said};
@@ -35,6 +35,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// Names of threads are read again this often, and so many at a time.
 const NAMES_EVERY: Duration = Duration::from_secs(10);
 const NAMES_AT_ONCE: usize = 1000;
+/// Stacks that led nowhere and are remembered.
+const EMPTY_MAX: usize = 1 << 16;
 /// Events between two looks at the clock.
 const LOOK_AFTER: u32 = 256;
 
@@ -92,6 +94,8 @@ pub struct Recorder<W> {
     cubins: Option<Cubins>,
     counts: Counts,
     gaps: Gaps,
+    /// Stacks without a frame outside the library.
+    empty: HashSet<u64>,
     flushed: Instant,
     named: Instant,
     since_look: u32,
@@ -114,6 +118,7 @@ impl<W: Write> Recorder<W> {
             cubins: keep.cubins.then(Cubins::start).transpose()?,
             counts: Counts::default(),
             gaps: Gaps::default(),
+            empty: HashSet::new(),
             flushed: Instant::now(),
             named: Instant::now(),
             since_look: 0,
@@ -189,12 +194,21 @@ impl<W: Write> Recorder<W> {
     }
 
     fn write_stack(&mut self, answer: Answer) {
-        let Some(frames) = answer.frames else {
-            self.gaps.stacks_of_the_gone += 1;
-            return;
+        let frames = match answer.found {
+            Found::Frames(frames) => frames,
+            // One that led nowhere was not written.
+            Found::SameAs(earlier) if self.empty.contains(&earlier) => Vec::new(),
+            Found::SameAs(earlier) => return self.writer.same_stack(answer.stack, earlier),
+            Found::Gone => {
+                self.gaps.stacks_of_the_gone += 1;
+                return;
+            }
         };
         if frames.is_empty() {
             self.gaps.stacks_empty += 1;
+            if self.empty.len() < EMPTY_MAX {
+                self.empty.insert(answer.stack);
+            }
             return;
         }
         let mut stack = Vec::with_capacity(frames.len());
@@ -281,7 +295,7 @@ impl<W: Write> Recorder<W> {
                 gaps.stacks_of_the_gone,
             ),
             (
-                "stacks that frame pointers did not lead out of the library",
+                "stacks that did not lead out of the library",
                 gaps.stacks_empty,
             ),
             ("stacks not resolved: too many at once", refused),

@@ -222,16 +222,27 @@ impl<W: Write> Recorder<W> {
     }
 
     fn stack(&mut self, process: u64, pid: u32, stack: Stack<'_>) -> u64 {
-        let (Stack::Taken(bytes), Some(resolver)) = (stack, &mut self.resolver) else {
-            self.gaps.stacks_failed += u64::from(stack == Stack::Failed);
+        let Some(resolver) = &mut self.resolver else {
             return 0;
         };
-        match self.book.meet(process, bytes) {
-            Met::Known(id) => id,
-            Met::New(id) => {
-                resolver.ask(id, process, pid, stack.addresses().collect());
+        match stack {
+            Stack::NotTaken => 0,
+            Stack::Failed => {
+                self.gaps.stacks_failed += 1;
+                0
+            }
+            Stack::Copied { registers, bytes } => {
+                let id = self.book.number();
+                resolver.ask_copy(id, process, pid, registers, bytes);
                 id
             }
+            Stack::Taken(bytes) => match self.book.meet(process, bytes) {
+                Met::Known(id) => id,
+                Met::New(id) => {
+                    resolver.ask(id, process, pid, stack.addresses().collect());
+                    id
+                }
+            },
         }
     }
 

@@ -37,6 +37,13 @@ impl Default for StackBook {
 }
 
 impl StackBook {
+    /// A number for a stack of which nothing is known yet.
+    pub fn number(&mut self) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        id
+    }
+
     /// The number of a stack of a process.
     pub fn meet(&mut self, process: u64, addresses: &[u8]) -> Met {
         let known = self.known.get(&process).and_then(|k| k.get(addresses));
@@ -49,8 +56,7 @@ impl StackBook {
             self.bytes = 0;
         }
         self.bytes += cost;
-        let id = self.next;
-        self.next += 1;
+        let id = self.number();
         let known = self.known.entry(process).or_default();
         known.insert(addresses.into(), id);
         Met::New(id)

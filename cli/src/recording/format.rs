@@ -48,7 +48,8 @@ pub enum Kind {
     Names = 2,
     /// Rows: function, module, file, line.
     Frames = 3,
-    /// Rows: number, frames in it; then rows of all their frames, leaf first.
+    /// Rows: number, number of an earlier stack that is the same or 0, frames in it; then rows of all their
+    /// frames, leaf first.
     Stacks = 4,
     /// Rows: pid, start (`CLOCK_BOOTTIME` ns).
     Processes = 5,

@@ -121,14 +121,20 @@ impl Tables {
     }
 
     /// See [`super::format::Kind::Stacks`].
-    pub fn stacks(&mut self, rows: &[[u64; 2]], frames: &[[u64; 1]]) -> Checked<()> {
+    pub fn stacks(&mut self, rows: &[[u64; 3]], frames: &[[u64; 1]]) -> Checked<()> {
         self.spend::<(Vec<u32>, u64, u32)>(rows.len(), 64)?;
         self.spend::<u32>(frames.len(), 0)?;
         let known = self.recording.frames.len() as u64;
         let mut rest = frames;
-        for [id, count] in rows {
+        for [id, earlier, count] in rows {
             let (mine, others) = part(rest, *count)?;
             rest = others;
+            if *earlier != 0 {
+                let index = self.stacks.get(earlier).copied();
+                let index = index.ok_or(Malformed("a stack is used that is not there"))?;
+                self.stacks.insert(*id, index);
+                continue;
+            }
             if mine.iter().any(|[frame]| *frame >= known) {
                 return Err(Malformed("a frame is used that is not there"));
             }

@@ -41,7 +41,7 @@ pub struct Beginning {
 #[derive(Debug, Default)]
 struct Staged {
     frames: Rows<4>,
-    stacks: Rows<2>,
+    stacks: Rows<3>,
     stack_frames: Rows<1>,
     processes: Rows<2>,
     notes: Rows<5>,
@@ -160,9 +160,15 @@ impl<W: Write> Writer<W> {
 
     /// What a stack is made of, leaf first.
     pub fn stack(&mut self, stack: u64, frames: &[u64]) {
-        self.staged.stacks.push([stack, frames.len() as u64]);
+        self.staged.stacks.push([stack, 0, frames.len() as u64]);
         self.staged.stack_frames.extend(frames.iter().map(|f| [*f]));
         self.flush_at(self.staged.stack_frames.len().max(self.staged.stacks.len()));
+    }
+
+    /// A stack that is the same as an earlier one.
+    pub fn same_stack(&mut self, stack: u64, earlier: u64) {
+        self.staged.stacks.push([stack, earlier, 0]);
+        self.flush_at(self.staged.stacks.len());
     }
 
     /// A reading of the clocks.
@@ -256,7 +262,7 @@ impl<W: Write> Writer<W> {
             Kind::Stacks,
             &mut staged.stacks,
             &mut staged.stack_frames,
-            [true, false],
+            [true, false, false],
             [true],
         );
         self.put(Kind::Clocks, &mut staged.clocks, [true, true, false]);

@@ -15,7 +15,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
 use super::{FrameText, Frames};
 use crate::discover::{Mapping, open_mapped};
-use crate::elf;
+use crate::elf::{self, UnwindTables};
 
 /// Files kept open; more of them begin anew.
 const FILES_MAX: usize = 512;
@@ -28,6 +28,10 @@ const SYMBOLS_MAX: u64 = 256 << 20;
 /// Debug information larger than this is not read, bytes.
 const DEBUG_MAX: u64 = 1 << 30;
 
+/// Tables for unwinding larger than this are not read, bytes; and so many are kept in all.
+const TABLE_MAX: u64 = 128 << 20;
+const TABLES_MAX: usize = 256 << 20;
+
 /// A file as the kernel names it: device and inode.
 type Key = (String, u64);
 
@@ -37,6 +41,8 @@ struct Opened {
     file: Option<File>,
     debug: bool,
     known: HashMap<u64, Frames>,
+    /// `None`: not read yet.
+    tables: Option<Arc<UnwindTables>>,
 }
 
 /// See the module.
@@ -44,6 +50,7 @@ struct Opened {
 pub struct Files {
     symbolizer: Symbolizer,
     opened: HashMap<Key, Opened>,
+    tables: usize,
 }
 
 impl Default for Files {
@@ -51,6 +58,7 @@ impl Default for Files {
         Self {
             symbolizer: Symbolizer::new(),
             opened: HashMap::new(),
+            tables: 0,
         }
     }
 }
@@ -66,6 +74,25 @@ impl Files {
         }
         let opened = Opened::new(pid, mapping);
         self.opened.insert(mapping.file.clone(), opened);
+    }
+
+    /// How the callers of the functions in a mapping are found; empty where the file does not say.
+    pub fn tables(&mut self, pid: u32, mapping: &Mapping) -> Arc<UnwindTables> {
+        self.open(pid, mapping);
+        let opened = self
+            .opened
+            .get_mut(&mapping.file)
+            .expect("opened just above");
+        if let Some(tables) = &opened.tables {
+            return Arc::clone(tables);
+        }
+        let left = TABLES_MAX.saturating_sub(self.tables) as u64;
+        let file = opened.file.as_ref();
+        let tables = file.and_then(|f| elf::unwind_tables(f, TABLE_MAX.min(left / 2)));
+        let tables = Arc::new(tables.unwrap_or_default());
+        self.tables += tables.size();
+        opened.tables = Some(Arc::clone(&tables));
+        tables
     }
 
     /// The frames at an address in a mapping.
@@ -113,6 +140,7 @@ impl Opened {
             file: file.filter(|_| readable),
             debug: weight.is_some_and(|w| w.debug <= DEBUG_MAX),
             known: HashMap::new(),
+            tables: None,
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod files;
 pub mod jit;
 pub mod process;
 pub mod thread;
+pub mod unwind;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::files::Files;
 use super::jit::Jit;
+use super::unwind::{Copy, Unwinding};
 use super::{Frames, just};
 use crate::discover::{Mapping, parse_mapping};
 
@@ -96,6 +97,7 @@ pub struct Process {
     read: Instant,
     jit: Jit,
     known: HashMap<u64, Frames>,
+    unwinding: Unwinding,
 }
 
 impl Process {
@@ -107,6 +109,7 @@ impl Process {
             read: Instant::now(),
             jit: Jit::default(),
             known: HashMap::new(),
+            unwinding: Unwinding::default(),
         }
     }
 
@@ -123,12 +126,23 @@ impl Process {
             if !mappings.0.is_empty() {
                 self.mappings = mappings;
                 self.known.clear();
+                self.unwinding = Unwinding::default();
             }
         }
     }
 
-    /// The frames of a stack, leaf first. The leaf lies in our own library: its frames are left out. An
-    /// address that is no code ends the stack: frame pointers led astray.
+    /// Finds the callers in a copy of a stack: addresses, leaf first.
+    pub fn unwind(&mut self, files: &mut Files, copy: &Copy) -> Vec<u64> {
+        self.refresh_for(copy.registers.ip);
+        let (pid, mappings) = (self.pid, &self.mappings);
+        self.unwinding.unwind(copy, |address| {
+            let mapping = mappings.file_at(address)?;
+            Some((mapping, files.tables(pid, mapping)))
+        })
+    }
+
+    /// The frames of a stack, leaf first. The leaf lies in our own library: what it and CUPTI do on behalf of the
+    /// launch is left out. An address that is no code ends the stack: unwinding was led astray.
     pub fn resolve(&mut self, files: &mut Files, addresses: &[u64]) -> Vec<Frames> {
         let Some(leaf) = addresses.first() else {
             return Vec::new();
@@ -136,17 +150,21 @@ impl Process {
         self.refresh_for(*leaf);
         let own = self.mappings.file_at(*leaf).map(|m| m.file.clone());
         // An address to return to follows the call; the call itself is meant.
-        let mut calls = addresses[1..].iter().map(|a| a.wrapping_sub(1)).peekable();
-        while let (Some(own), Some(call)) = (&own, calls.peek()) {
+        let calls: Vec<u64> = addresses[1..].iter().map(|a| a.wrapping_sub(1)).collect();
+        for call in &calls {
             self.refresh_for(*call);
-            match self.mappings.file_at(*call) {
-                Some(mapping) if mapping.file == *own => calls.next(),
-                _ => break,
-            };
         }
+        let file = |call: &u64| self.mappings.file_at(*call);
+        // Our hook is the last of our frames; what announces the launch may lie deep below it.
+        let ours = calls
+            .iter()
+            .rposition(|c| file(c).map(|m| &m.file) == own.as_ref() && own.is_some());
+        let rest = &calls[ours.map_or(0, |at| at + 1)..];
+        let cupti = rest.iter().take_while(|c| file(c).is_some_and(is_cupti));
+        let rest = &rest[cupti.count()..];
         let mut stack = Vec::new();
-        for call in calls {
-            match self.frames(files, call) {
+        for call in rest {
+            match self.frames(files, *call) {
                 Some(frames) => stack.push(frames),
                 None => break,
             }
@@ -174,6 +192,11 @@ impl Process {
         self.known.insert(address, Arc::clone(&frames));
         Some(frames)
     }
+}
+
+fn is_cupti(mapping: &Mapping) -> bool {
+    let name = mapping.path.rsplit('/').next().unwrap_or_default();
+    name.starts_with("libcupti.so")
 }
 
 #[cfg(test)]
@@ -208,15 +231,18 @@ mod tests {
         // Any library but this program's file.
         let libc = libc::getpid as *const () as u64;
         let in_libc = process.mappings.file_at(libc).unwrap().path.clone();
-        let stack = [here(), here() + 4, libc + 2, here() + 8, 0x10, libc + 2];
+        let stack = [
+            here(),
+            libc + 2,
+            here() + 4,
+            libc + 2,
+            libc + 3,
+            0x10,
+            libc + 2,
+        ];
         let frames = process.resolve(&mut files, &stack);
         let modules: Vec<&str> = frames.iter().map(|f| f[0].module.as_str()).collect();
-        assert_eq!(modules.len(), 2, "{frames:?}");
-        assert_eq!(modules[0], in_libc);
-        assert!(
-            frames[1].last().unwrap().function.contains("here"),
-            "{frames:?}"
-        );
+        assert_eq!(modules, [in_libc.as_str(); 2]);
         assert_eq!(process.resolve(&mut files, &[]), Vec::<Frames>::new());
         assert!(Process::new(u32::MAX).is_unknown());
         assert!(

@@ -5,6 +5,7 @@
 //! when its [`Resolver`] is dropped.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
@@ -13,21 +14,36 @@ use anyhow::{Context, Result};
 use super::Frames;
 use super::files::Files;
 use super::process::Process;
+use super::unwind::Copy;
+use crate::events::Registers;
 
 /// Stacks that wait to be resolved, or to be fetched.
 const WAITING_MAX: usize = 4096;
 /// Processes whose mappings are remembered; more of them begin anew.
 const PROCESSES_MAX: usize = 64;
 
+/// Copies of stacks among them, in bytes.
+const COPIES_MAX: usize = 16 << 20;
+/// Stacks found in copies that are remembered, of all processes; more of them begin anew.
+const STACKS_MAX: usize = 1 << 14;
+
+/// What is known of a stack.
+#[derive(Debug)]
+enum Shape {
+    /// Addresses, leaf first.
+    Addresses(Box<[u64]>),
+    /// What lay on it.
+    Copy(Copy),
+}
+
 /// A stack to resolve.
 #[derive(Debug)]
 struct Question {
     /// `None`: only have a look at the process.
-    stack: Option<u64>,
+    stack: Option<(u64, Shape)>,
     /// Tells processes apart for good.
     process: u64,
     pid: u32,
-    addresses: Box<[u64]>,
 }
 
 /// What became of a stack.
@@ -35,8 +51,21 @@ struct Question {
 pub struct Answer {
     /// Its number.
     pub stack: u64,
-    /// Frames by address, leaf first; `None`: the process was gone.
-    pub frames: Option<Vec<Frames>>,
+    /// What it is.
+    pub found: Found,
+    /// Bytes of its copy.
+    copied: usize,
+}
+
+/// What a stack is.
+#[derive(Debug)]
+pub enum Found {
+    /// Frames by address, leaf first.
+    Frames(Vec<Frames>),
+    /// The same as an earlier one.
+    SameAs(u64),
+    /// Not known: the process was gone.
+    Gone,
 }
 
 /// The other end of the thread.
@@ -45,6 +74,8 @@ pub struct Resolver {
     questions: SyncSender<Question>,
     answers: Receiver<Answer>,
     waiting: usize,
+    /// Bytes of copies that wait.
+    copied: usize,
     refused: u64,
 }
 
@@ -61,6 +92,7 @@ impl Resolver {
             questions,
             answers,
             waiting: 0,
+            copied: 0,
             refused: 0,
         })
     }
@@ -71,7 +103,6 @@ impl Resolver {
             stack: None,
             process,
             pid,
-            addresses: Box::default(),
         };
         // It is looked at with its first stack otherwise.
         let _ = self.questions.try_send(look);
@@ -79,14 +110,44 @@ impl Resolver {
 
     /// Has a stack resolved.
     pub fn ask(&mut self, stack: u64, process: u64, pid: u32, addresses: Box<[u64]>) {
-        let question = Question {
-            stack: Some(stack),
+        self.put(stack, process, pid, Shape::Addresses(addresses), 0);
+    }
+
+    /// Has the callers found in a copy of a stack, and resolved.
+    pub fn ask_copy(
+        &mut self,
+        stack: u64,
+        process: u64,
+        pid: u32,
+        registers: Registers,
+        bytes: &[u8],
+    ) {
+        let size = bytes.len();
+        if self.copied + size > COPIES_MAX {
+            self.refused += 1;
+            return;
+        }
+        let bytes = bytes.into();
+        self.put(
+            stack,
             process,
             pid,
-            addresses,
+            Shape::Copy(Copy { registers, bytes }),
+            size,
+        );
+    }
+
+    fn put(&mut self, stack: u64, process: u64, pid: u32, shape: Shape, copied: usize) {
+        let question = Question {
+            stack: Some((stack, shape)),
+            process,
+            pid,
         };
         match self.questions.try_send(question) {
-            Ok(()) => self.waiting += 1,
+            Ok(()) => {
+                self.waiting += 1;
+                self.copied += copied;
+            }
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.refused += 1,
         }
     }
@@ -95,6 +156,7 @@ impl Resolver {
     pub fn answer(&mut self) -> Option<Answer> {
         let answer = self.answers.try_recv().ok()?;
         self.waiting -= 1;
+        self.copied -= answer.copied;
         Some(answer)
     }
 
@@ -109,27 +171,78 @@ impl Resolver {
     }
 }
 
+/// What the thread knows.
+#[derive(Default)]
+struct Knowledge {
+    files: Files,
+    processes: HashMap<u64, Process>,
+    /// Stacks found in copies, by process and addresses.
+    stacks: HashMap<(u64, Vec<u64>), u64>,
+}
+
+impl Knowledge {
+    fn process(&mut self, process: u64, pid: u32) -> &mut Process {
+        if !self.processes.contains_key(&process) && self.processes.len() >= PROCESSES_MAX {
+            self.processes.clear();
+        }
+        let new = || Process::new(pid);
+        self.processes.entry(process).or_insert_with(new)
+    }
+
+    fn find(&mut self, stack: u64, process: u64, pid: u32, shape: &Shape) -> Found {
+        if self.process(process, pid).is_unknown() {
+            return Found::Gone;
+        }
+        let known = self.processes.get_mut(&process).expect("looked at above");
+        let addresses = match shape {
+            Shape::Addresses(addresses) => addresses.to_vec(),
+            Shape::Copy(copy) => {
+                let addresses = known.unwind(&mut self.files, copy);
+                let key = (process, addresses);
+                if let Some(earlier) = self.stacks.get(&key) {
+                    return Found::SameAs(*earlier);
+                }
+                if self.stacks.len() >= STACKS_MAX {
+                    self.stacks.clear();
+                }
+                self.stacks.insert(key.clone(), stack);
+                key.1
+            }
+        };
+        Found::Frames(known.resolve(&mut self.files, &addresses))
+    }
+}
+
 fn work(inbox: &Receiver<Question>, outbox: &SyncSender<Answer>) {
-    let mut files = Files::default();
-    let mut processes: HashMap<u64, Process> = HashMap::new();
+    let mut knowledge = Knowledge::default();
     for question in inbox {
         let Question {
             stack,
             process,
             pid,
-            addresses,
         } = question;
-        if !processes.contains_key(&process) && processes.len() >= PROCESSES_MAX {
-            processes.clear();
-        }
-        let process = processes
-            .entry(process)
-            .or_insert_with(|| Process::new(pid));
-        let Some(stack) = stack else {
+        let Some((stack, shape)) = stack else {
+            knowledge.process(process, pid);
             continue;
         };
-        let frames = (!process.is_unknown()).then(|| process.resolve(&mut files, &addresses));
-        if outbox.send(Answer { stack, frames }).is_err() {
+        // Tables of files may be made to do harm.
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            knowledge.find(stack, process, pid, &shape)
+        }));
+        let found = found.unwrap_or_else(|_| {
+            knowledge = Knowledge::default();
+            Found::Frames(Vec::new())
+        });
+        let copied = match &shape {
+            Shape::Copy(copy) => copy.bytes.len(),
+            Shape::Addresses(_) => 0,
+        };
+        let answer = Answer {
+            stack,
+            found,
+            copied,
+        };
+        if outbox.send(answer).is_err() {
             return;
         }
     }
@@ -161,9 +274,9 @@ mod tests {
         resolver.ask(6, 4, u32::MAX, Box::new([1, 2]));
         assert_eq!(resolver.waiting(), 2);
         let first = wait(&mut resolver);
-        assert_eq!((first.stack, first.frames.unwrap().len()), (5, 1));
+        assert!(matches!(first.found, Found::Frames(f) if f.len() == 1) && first.stack == 5);
         let second = wait(&mut resolver);
-        assert_eq!((second.stack, second.frames.is_none()), (6, true));
+        assert!(matches!(second.found, Found::Gone) && second.stack == 6);
         assert_eq!((resolver.waiting(), resolver.refused()), (0, 0));
     }
 }

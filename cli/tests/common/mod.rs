@@ -47,7 +47,6 @@ pub fn fixture() -> &'static Fixture {
                 "-fPIC",
                 "-shared",
                 "-fvisibility=hidden",
-                "-fno-omit-frame-pointer",
                 "-Wl,-z,separate-code",
             ])
             .arg("-I")
@@ -65,8 +64,7 @@ pub fn fixture() -> &'static Fixture {
         library(&fixture.lib, &[]);
         library(&fixture.lib_without_batch, &["-DNO_ACTIVITY_BATCH"]);
         let app = Command::new("gcc")
-            .args(["-O2", "-g", "-fno-omit-frame-pointer", "-fno-inline"])
-            .arg("-fno-optimize-sibling-calls")
+            .args(["-O2", "-g", "-fno-inline", "-fno-optimize-sibling-calls"])
             .arg(sources.join("app.c"))
             .arg("-o")
             .arg(&fixture.app)

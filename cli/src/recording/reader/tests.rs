@@ -41,6 +41,8 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
     let file = w.name(b"main.c", false);
     let frames = [w.frame([main, 0, file, 12]), w.frame([kernel, 0, 0, 0])];
     w.stack(3, &frames);
+    w.same_stack(4, 3);
+    w.launch([103, p, 78, 99, 614, kernel, 4]);
     flush(&mut w);
     for i in 0..3u64 {
         let mut row = [0; 19];
@@ -69,7 +71,7 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
     w.cubin(0xabc, 0, 9, b"\x7fELF ");
     w.cubin(0xabc, 5, 9, b"code");
     w.loss(p, 1, "launches given up", 0);
-    w.note(p, Note::LaunchesSeen, 0, 1 + 3, "");
+    w.note(p, Note::LaunchesSeen, 0, 1 + 4, "");
     w.clock(1_050, OFFSET + 100, 30);
     flush(&mut w);
     let file = w.finish(1_050).unwrap();
@@ -115,13 +117,14 @@ fn everything_comes_back() {
     };
     assert_eq!(p.devices[&1], device);
     assert!(p.is_whole());
-    assert_eq!((p.launches_sampled, p.launches_seen), (3, Some(3)));
+    assert_eq!((p.launches_sampled, p.launches_seen), (4, Some(4)));
     assert_eq!(
         (p.cubins[&0xabc].as_slice(), p.cubins[&0xdef].as_slice()),
         (&b"\x7fELF code"[..], &b""[..])
     );
     let name = |id: u32| r.names[id as usize].as_str();
-    assert_eq!(r.launches.len(), 3);
+    assert_eq!(r.launches.len(), 4);
+    assert_eq!(r.launches[3].stack, r.launches[0].stack);
     // Five hundredths of the way between two readings that are 100 ns apart.
     assert_eq!(r.launches[0].time_ns, 1_000_105);
     assert_eq!(
@@ -179,7 +182,7 @@ fn a_file_cut_anywhere_is_readable_up_to_there() {
             assert_eq!(r.processes[0].comm, "app");
         }
         if n >= ends[1] {
-            assert_eq!((r.launches.len(), r.stacks.len()), (3, 2), "cut at {n}");
+            assert_eq!((r.launches.len(), r.stacks.len()), (4, 2), "cut at {n}");
         }
         if n >= ends[2] {
             assert_eq!((r.kernels.len(), r.ranges.len()), (3, 1), "cut at {n}");
@@ -202,7 +205,7 @@ fn every_byte_that_changes_is_noticed() {
             Ok(r) => {
                 assert!(r.truncated, "byte {at}");
                 if at >= ends[1] {
-                    assert_eq!(r.launches.len(), 3, "what stands before is kept");
+                    assert_eq!(r.launches.len(), 4, "what stands before is kept");
                 }
             }
         }
