@@ -155,10 +155,11 @@ pub fn start(way: Way) {
     }
 }
 
-/// Waits for a session that another thread begins, if a consumer listens: until a second after it was
-/// started, whoever waits.
+/// Waits for a session that another thread begins, if a consumer listens, or if CUPTI has to come before the
+/// first context, for PC sampling: until a second after it was started, whoever waits.
 fn await_begin() {
-    if !probes::session_wanted() && !probes::cubin_loaded::enabled() {
+    let pcs = session::get().is_some_and(|session| session.pc.is_some());
+    if !pcs && !probes::session_wanted() && !probes::cubin_loaded::enabled() {
         return;
     }
     let started = STARTED_AT.load(Ordering::Acquire);
