@@ -14,8 +14,13 @@
 #define BATCH_MAX 128
 #define RECORD_SIZE 160
 #define NAME_MAX 256 // 255 bytes and the NUL
+#define PC_BATCH_MAX 1024
+#define PC_RECORD_SIZE 60
+#define PC_NAME_MAX 128
+#define REASONS 64
+#define REASON_NAME 64
 
-enum kind { CORRELATION = 1, RECORD = 2, KERNEL = 3, ERROR = 4 };
+enum kind { CORRELATION = 1, RECORD = 2, KERNEL = 3, ERROR = 4, SAMPLE = 5, REASON_MAP = 6, CONFIG = 7, CUBIN = 8 };
 
 // Without the name unless names are asked for.
 struct event {
@@ -41,6 +46,31 @@ struct named_event {
 	char component[64];
 };
 
+// What the probes of PC sampling tell has a form of its own.
+struct head {
+	__u32 kind;
+	__u32 pid;
+};
+
+struct sample_event {
+	struct head h;
+	__u8 record[64]; // 60 bytes of it are read
+	__u8 reasons[REASONS * 8];
+	__s64 name_len; // with the NUL, negative: unreadable
+	char name[PC_NAME_MAX];
+};
+
+struct map_event {
+	struct head h;
+	__u64 count;
+	char names[REASONS * REASON_NAME];
+};
+
+struct numbers_event {
+	struct head h;
+	__u64 numbers[4];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 16 << 20);
@@ -54,7 +84,7 @@ struct {
 	__type(value, __u64);
 } wanted SEC(".maps");
 
-// 0: events lost to a full ring, 1: records that could not be read, 2: batches longer than allowed,
+// 0: events lost to a full ring, 1: records or tables that could not be read, 2: batches longer than allowed,
 // 3: empty batches.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -200,6 +230,96 @@ int BPF_USDT(on_error, __u64 code, const char *message, const char *component)
 	struct event e = { .kind = ERROR, .code = (__s32)code, .stack = -1 };
 
 	send(&e, message, component);
+	return 0;
+}
+
+// As the agent: 60 bytes of a record, then all 64 stall reasons whatever the count. True: the batch ends here.
+__noinline int on_sample(__u64 pointers, __u32 index)
+{
+	__u64 record = 0, reasons = 0, name = 0;
+	struct sample_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+
+	if (!e) {
+		lose(0);
+		return 0;
+	}
+	__builtin_memset(e->record, 0, sizeof(e->record));
+	if (bpf_probe_read_user(&record, sizeof(record), (void *)(pointers + index * 8ull)))
+		goto unreadable;
+	if (bpf_probe_read_user(e->record, PC_RECORD_SIZE, (void *)record))
+		goto unreadable;
+	__builtin_memcpy(&name, e->record + 32, 8);
+	__builtin_memcpy(&reasons, e->record + 48, 8);
+	if (bpf_probe_read_user(e->reasons, sizeof(e->reasons), (void *)reasons))
+		goto unreadable;
+	e->h.kind = SAMPLE;
+	e->h.pid = bpf_get_current_pid_tgid() >> 32;
+	e->name_len = bpf_probe_read_user_str(e->name, PC_NAME_MAX, (void *)name);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+unreadable:
+	bpf_ringbuf_discard(e, 0);
+	lose(1);
+	return 1;
+}
+
+SEC("usdt")
+int BPF_USDT(on_pc_sample_batch, __u64 pointers, __u64 count)
+{
+	__u32 n = (__u32)count;
+
+	// The contract says less than the agent takes.
+	if (n > BATCH_MAX)
+		lose(2);
+	if (n == 0)
+		lose(3);
+	for (__u32 i = 0; i < PC_BATCH_MAX; i++) {
+		if (i >= n || on_sample(pointers, i))
+			break;
+	}
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_stall_reason_map, __u64 names, __u64 count)
+{
+	struct map_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+
+	if (!e) {
+		lose(0);
+		return 0;
+	}
+	e->h.kind = REASON_MAP;
+	e->h.pid = bpf_get_current_pid_tgid() >> 32;
+	e->count = (__u32)count;
+	if (bpf_probe_read_user(e->names, sizeof(e->names), (void *)names)) {
+		bpf_ringbuf_discard(e, 0);
+		lose(1);
+		return 0;
+	}
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+static __always_inline void numbers(__u32 kind, __u64 a, __u64 b, __u64 c, __u64 d)
+{
+	struct numbers_event e = { .h = { .kind = kind, .pid = bpf_get_current_pid_tgid() >> 32 }, .numbers = { a, b, c, d } };
+
+	if (bpf_ringbuf_output(&events, &e, sizeof(e), 0))
+		lose(0);
+}
+
+SEC("usdt")
+int BPF_USDT(on_gpu_config, __u64 device, __u64 factor, __u64 clock, __u64 sms)
+{
+	numbers(CONFIG, (__u32)device, (__u32)factor, (__u32)clock, (__u32)sms);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(on_cubin_loaded, __u64 crc, __u64 address, __u64 size)
+{
+	numbers(CUBIN, crc, address, size, 0);
 	return 0;
 }
 

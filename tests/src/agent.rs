@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::agent_code::{Code, Told};
 use crate::program::Running;
 use anyhow::{Context, Result};
 use libbpf_rs::{
@@ -89,7 +90,7 @@ impl Default for Options {
 pub struct Losses {
     /// Events that found the ring full.
     pub dropped: u64,
-    /// Records that could not be read, or are of no kernel.
+    /// Records or tables that could not be read, or are of no kernel.
     pub unreadable: u64,
     /// Batches of more than 128.
     pub too_long: u64,
@@ -103,6 +104,7 @@ pub struct Agent {
     ring: RingBuffer<'static>,
     object: Object,
     events: Rc<RefCell<Vec<Event>>>,
+    code: Rc<RefCell<Code>>,
 }
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/parca_agent.bpf.o"));
@@ -128,11 +130,16 @@ impl Agent {
         }
         let events = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&events);
+        let code = Rc::new(RefCell::new(Code::default()));
+        let code_sink = Rc::clone(&code);
         let ring = {
             let ring_map = map(&object, "events");
             let mut builder = RingBufferBuilder::new();
             builder.add(&ring_map, move |bytes| {
-                sink.borrow_mut().push(decode(bytes));
+                match Told::decode(bytes) {
+                    Some(told) => code_sink.borrow_mut().take(told),
+                    None => sink.borrow_mut().push(decode(bytes)),
+                }
                 0
             })?;
             builder.build()?
@@ -142,6 +149,7 @@ impl Agent {
             ring,
             object,
             events,
+            code,
         })
     }
 
@@ -153,6 +161,26 @@ impl Agent {
             agent.attach(library, pid, probe)?;
         }
         Ok(agent)
+    }
+
+    /// The same with everything that PC samples need.
+    pub fn parca_sampling(library: &Path, pid: i32, options: Options) -> Result<Self> {
+        let mut agent = Self::parca(library, pid, options)?;
+        for probe in [
+            "cubin_loaded",
+            "gpu_config",
+            "stall_reason_map",
+            "pc_sample_batch",
+        ] {
+            agent.attach(library, pid, probe)?;
+        }
+        Ok(agent)
+    }
+
+    /// What was told of PC samples and code so far.
+    pub fn code(&self) -> std::cell::Ref<'_, Code> {
+        self.poll(Duration::ZERO);
+        self.code.borrow()
     }
 
     /// Attaches to every probe of the contract, counting firings only.
@@ -177,7 +205,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Attaches to one probe of the four that are read.
+    /// Attaches to one probe of those that are read.
     pub fn attach(&mut self, library: &Path, pid: i32, probe: &str) -> Result<()> {
         let link = self
             .program(&format!("on_{probe}"))?

@@ -17,6 +17,7 @@
 //! * [`need`]: what a machine may lack, and skipping aloud
 
 pub mod agent;
+pub mod agent_code;
 pub mod artefacts;
 pub mod block;
 pub mod compare;
