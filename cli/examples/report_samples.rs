@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use parcagpu_cli::report::{Format, write, write_to};
 
 fn main() -> Result<()> {
@@ -20,10 +19,10 @@ fn main() -> Result<()> {
         None => model::training(100_000),
     };
     std::fs::create_dir_all(&dir)?;
-    for format in Format::value_variants() {
+    for format in Format::ALL {
         let begun = Instant::now();
         let path = dir.join("report").with_extension(format.ending());
-        write_to(&path, |out| write(&recording, *format, 0, out))?;
+        write_to(&path, |out| write(&recording, format, 0, out))?;
         let size = std::fs::metadata(&path)?.len();
         eprintln!("{format:?}: {size} bytes in {:?}", begun.elapsed());
     }

@@ -10,7 +10,6 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use clap::ValueEnum;
 use parcagpu_cli::recording::format::Note;
 use parcagpu_cli::recording::model::Recording;
 use parcagpu_cli::recording::writer::{Beginning, Writer};
@@ -265,10 +264,10 @@ fn every_output_says_what_share_was_sampled() {
     let sampled: u64 = rec.processes.iter().map(|p| p.launches_sampled).sum();
     let seen: u64 = rec.processes.iter().map(|p| p.launches_seen.unwrap()).sum();
     let share = format!("{} of {} launches", count(sampled), count(seen));
-    for format in Format::value_variants() {
+    for format in Format::ALL {
         let bytes = match format {
             Format::Pprof => pprof(&rec),
-            _ => made(&rec, *format),
+            _ => made(&rec, format),
         };
         assert!(
             String::from_utf8_lossy(&bytes).contains(&share),
@@ -335,8 +334,8 @@ fn hostile_names_stay_names() {
 #[test]
 fn nothing_gives_an_empty_report() {
     let rec = Recording::default();
-    for format in Format::value_variants() {
-        assert!(!made(&rec, *format).is_empty() || *format == Format::Pprof);
+    for format in Format::ALL {
+        assert!(!made(&rec, format).is_empty() || format == Format::Pprof);
     }
     assert_eq!(pprof_sums(&rec), [0; 3]);
     trace(&rec);

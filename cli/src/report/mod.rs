@@ -48,6 +48,17 @@ pub enum Format {
 }
 
 impl Format {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Text,
+        Self::Html,
+        Self::Perfetto,
+        Self::Pprof,
+        Self::Folded,
+        Self::Flamegraph,
+        Self::Jsonl,
+    ];
+
     /// By the ending of a file's name.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;

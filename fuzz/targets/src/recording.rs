@@ -1,9 +1,11 @@
 //! A file that somebody says is a recording.
 
+use parcagpu_cli::demangle::plays_tricks;
 use parcagpu_cli::recording::block::put;
 use parcagpu_cli::recording::format::{Kind, MAGIC, VERSION};
 use parcagpu_cli::recording::model::Recording;
 use parcagpu_cli::recording::reader::{Limits, read_from};
+use parcagpu_cli::report::{self, Format};
 
 use crate::Bytes;
 
@@ -29,6 +31,24 @@ pub fn recording(data: &[u8]) {
         return;
     };
     check(&recording);
+    // Outputs cost a hundred times what reading does: every 16th input is for them.
+    if data.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)) % 16 == 0 {
+        outputs(&recording);
+    }
+}
+
+/// Whatever a recording says, each output can be made of it, in text that is text.
+fn outputs(recording: &Recording) {
+    for format in Format::ALL {
+        let mut out = Vec::new();
+        report::write(recording, format, 0, &mut out).expect("memory takes all");
+        if format.is_lines() {
+            let text = String::from_utf8(out).expect("UTF-8");
+            // JSON has its own escapes.
+            let tricky = |c| plays_tricks(c) && c != '\n';
+            assert!(format == Format::Jsonl || !text.chars().any(tricky));
+        }
+    }
 }
 
 /// What outputs rely on: every index leads somewhere, and times do not run backwards.
