@@ -337,6 +337,11 @@ fn enable(kind: u32, on: bool) -> i32 {
         KIND_CONCURRENT_KERNEL => 2,
         _ => return SUCCESS,
     };
+    // Measured: beside PC sampling, kernel activity goes on if it was on, and cannot be turned on.
+    let is_on = ENABLED.load(Ordering::Acquire) & bit != 0;
+    if on && !is_on && driver.pc_sampling.load(Ordering::Acquire) > 0 {
+        return NOT_COMPATIBLE;
+    }
     let enabled = if on {
         ENABLED.fetch_or(bit, Ordering::AcqRel) | bit
     } else {

@@ -1,7 +1,5 @@
 //! Records of samples, in the client's buffer.
 
-use std::collections::HashMap;
-use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::{INVALID_OPERATION, OUT_OF_MEMORY, SUCCESS, driver};
@@ -66,20 +64,17 @@ unsafe fn give(contexts: &mut Contexts, id: u32, data: &mut SamplingData) -> i32
     };
     sampling.pass(driver().map_or(0, |driver| (driver.now)()));
     data.range_id = sampling.range;
-    let mut names: HashMap<*const c_char, *mut c_char> = HashMap::new();
     while data.total_pcs < data.capacity
         && let Some((place, counts)) = sampling.samples.next()
     {
         let function = sampling.samples.function(&place);
-        // SAFETY: the client's array of `capacity` records. A name is copied once a call.
+        // SAFETY: the client's array of `capacity` records.
         unsafe {
             let record = data.pcs.byte_add(data.total_pcs * record_size());
             (*record).cubin_crc = contexts.checksum(function);
             (*record).offset = place.1;
             (*record).symbol = function.symbol;
-            (*record).name = *names
-                .entry(function.name)
-                .or_insert_with(|| libc::strdup(function.name));
+            (*record).name = function.name.cast_mut();
             (*record).reason_count =
                 reasons(&counts, sampling.wanted.as_deref(), (*record).reasons);
             if (*record).size >= size_of::<PcData>() {

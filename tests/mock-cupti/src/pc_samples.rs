@@ -5,7 +5,7 @@
 //! places, the first ones more often, with always the same mix of reasons.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 
 use crate::link::KernelRun;
 use crate::pc_script;
@@ -33,7 +33,7 @@ pub type Counts = [u32; REASONS.len()];
 
 /// A kernel's code.
 pub struct Function {
-    /// Its name, lives as long as the process.
+    /// Its name, see [`own_name`].
     pub name: *const c_char,
     /// The machine code, never freed.
     pub cubin: *const c_void,
@@ -77,7 +77,7 @@ impl Samples {
         let functions = &mut self.functions;
         let function = *self.known.entry(key).or_insert_with(|| {
             functions.push(Function {
-                name: run.name,
+                name: own_name(run.name),
                 cubin: run.cubin,
                 cubin_size: run.cubin_size,
                 symbol: run.symbol,
@@ -168,6 +168,16 @@ impl Function {
             }
         }
     }
+}
+
+/// The name that records of a function have. Measured: records of later calls have the same one, so a client
+/// must not free it, though it is said to; this one's address is not the allocation's, which `free` refuses.
+fn own_name(name: *const c_char) -> *const c_char {
+    // SAFETY: a string of the driver's.
+    let name = unsafe { CStr::from_ptr(name) };
+    let mut bytes = vec![0; 8];
+    bytes.extend(name.to_bytes_with_nul());
+    bytes.leak()[8..].as_ptr().cast()
 }
 
 /// Which of `places` a turn falls to when the n-th from the end has n turns.

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 enum { PERIOD = 1, HARDWARE_BUFFER = 4, MODE = 5, START_STOP = 6, DATA_BUFFER = 8, SERIALIZED = 2 };
-enum { RECORDS = 256, REASONS = 128, SUBSCRIBED_LAUNCH = 307, MODULE_PROFILED = 8 };
+enum { RECORDS = 256, REASONS = 128, SUBSCRIBED_LAUNCH = 307, MODULE_PROFILED = 8, CONCURRENT_KERNEL = 10 };
 
 struct head {
 	size_t size;
@@ -160,12 +160,11 @@ static void continuous(void)
 		for (size_t other = 0; other < at; other++)
 			EXPECT((records[other].name == records[at].name) == !strcmp(records[other].name, records[at].name));
 	}
-	free(records[0].name);
-	free(records[15].name);
+	const char *name = records[0].name;
 	EXPECT(fetch() == 0 && data.count == 0 && data.total == 0);
 	/* What there is no room for comes next time; a shorter period gives more samples. */
 	EXPECT(set(PERIOD, 18, NULL) == 0 && launch(one) == 0 && cuStreamSynchronize(stream) == 0);
-	EXPECT(fetch_up_to(context, 3) == 0 && data.count == 3 && data.remaining == 5);
+	EXPECT(fetch_up_to(context, 3) == 0 && data.count == 3 && data.remaining == 5 && records[0].name == name);
 	uint64_t total = data.total;
 	EXPECT(fetch() == 0 && data.count == 5 && data.remaining == 0 && close_to(total + data.total, 400));
 	/* What is left at the end goes where the client wants it. */
@@ -243,6 +242,16 @@ static void our_crc(const void *cubin, size_t size, uint64_t *crc)
 	EXPECT(memcmp(cubin, "\177ELF", 4) == 0 && size > 64);
 	asked++;
 	*crc = 0x123456789abcdefull;
+}
+
+/* Kernel activity that is on goes on, and cannot be turned on. */
+static void activity(void)
+{
+	EXPECT(cuptiActivityEnable(CONCURRENT_KERNEL) == 0);
+	enable(20, 1, 0);
+	EXPECT(cuptiActivityEnable(CONCURRENT_KERNEL) == 0 && cuptiActivityDisable(CONCURRENT_KERNEL) == 0);
+	EXPECT(cuptiActivityEnable(CONCURRENT_KERNEL) == 14);
+	EXPECT(call(cuptiPCSamplingDisable, context) == 0 && cuptiActivityEnable(CONCURRENT_KERNEL) == 0);
 }
 
 /* A checksum of the client's own, asked for once a module. */
@@ -362,7 +371,7 @@ int main(int argc, char **argv)
 	} scenarios[] = {
 		{"continuous", continuous}, {"late", late}, {"serialized", serialized}, {"checksums", checksums},
 		{"waits", waits}, {"launch-inside", launch_inside}, {"own-launch", own_launch}, {"scripted", scripted},
-		{"silenced", silenced}, {"destroyed", destroyed},
+		{"silenced", silenced}, {"destroyed", destroyed}, {"activity", activity},
 	};
 	EXPECT(argc == 2);
 	load();

@@ -49,6 +49,11 @@ fn the_clients_checksum_is_asked_for_once() {
 }
 
 #[test]
+fn kernel_activity_cannot_be_turned_on_beside_it() {
+    scenario("activity", &[]);
+}
+
+#[test]
 fn stop_waits_for_queued_kernels() {
     scenario("waits", &[]);
 }
