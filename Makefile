@@ -21,9 +21,9 @@ test-nvtx:
 test-nvtx-real:
 	@scripts/test-nvtx-real
 test-pc-mock:
-	@scripts/not-yet $@ "PC sampling"
+	@scripts/test-pc-mock
 test-pc-real:
-	@scripts/not-yet $@ "PC sampling"
+	@scripts/test-pc-real
 test-multi:
 	@scripts/not-yet $@ "a test with several GPUs"
 microbenchmarks:

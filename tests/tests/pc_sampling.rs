@@ -1,0 +1,338 @@
+//! PC sampling in continuous mode, from the simulated driver through real eBPF to `parcagpu trace`.
+
+mod pc_common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use parcagpu_abi::status::Counter;
+use parcagpu_tests::lab::Lab;
+use parcagpu_tests::trace::{Events, Trace, number};
+use parcagpu_tests::{artefacts, block, compilers, need};
+use pc_common::{SHORT, Sample, by_kernel, cubins, program, refusals, sound, two_kernels};
+
+fn rest(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// What every consumer is told, whenever it comes.
+#[track_caller]
+fn metadata(events: &Events) {
+    let table = events.of("stall_reason_map").next().expect("a table");
+    let names = table["names"].as_array().expect("names");
+    assert_eq!((number(table, "count"), names.len()), (40, 40));
+    assert_eq!(names[0], "smsp__pcsamp_sample_count");
+    assert_eq!(names[37], "smsp__pcsamp_warps_issue_stalled_wait");
+    let config = events.of("gpu_config").next().expect("a device");
+    let of = |field| number(config, field);
+    assert_eq!(
+        (
+            of("device_id"),
+            of("sampling_factor"),
+            of("clock_khz"),
+            of("sm_count")
+        ),
+        (0, 20, 1_980_000, 132)
+    );
+    assert_eq!(cubins(events).len(), 2);
+}
+
+/// Both kernels are sampled, with shares like their times; a consumer may attach to a running program, leave,
+/// and another come.
+#[test]
+fn samples_have_the_shares_of_the_kernels() {
+    if !need::bpf("samples_have_the_shares_of_the_kernels") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut host = two_kernels(&lab, "say ready spaced 100 30").start();
+    host.wait_stdout("ready");
+    rest(300);
+    for most in [60_000, u64::MAX] {
+        let trace = Trace::attach(&lab, &[host.pid()]);
+        rest(2500);
+        let events = trace.end();
+        metadata(&events);
+        assert_eq!(refusals(&events), []);
+        let samples = sound(&events);
+        let counts = by_kernel(&samples);
+        let (one, three) = (counts["host_kernel0"], counts["host_kernel1"]);
+        let share = three as f64 / (one + three) as f64;
+        assert!((share - 0.75).abs() < 0.05, "{counts:?}");
+        // 200 ms of kernels in a second give 20,000; some time goes until the first window. Who comes later may
+        // be told of the time before, too.
+        assert!((20_000..=most).contains(&(one + three)), "{counts:?}");
+        assert!(samples.iter().all(|s| s.id == 0 && s.offset < 1024));
+        rest(1500);
+    }
+    host.signal(libc::SIGKILL);
+    host.wait(SHORT);
+}
+
+/// Kernels of the program that a user's GPU is tried with, by name: first and last line.
+fn toys(source: &str) -> BTreeMap<String, (u64, u64)> {
+    let mut toys = BTreeMap::new();
+    let mut open: Option<(String, u64)> = None;
+    for (line, text) in (1..).zip(source.lines()) {
+        if let Some(rest) = text.strip_prefix("__global__ void ") {
+            let name = rest.split('(').next().unwrap_or_default();
+            open = Some((name.to_owned(), line));
+        } else if text == "}"
+            && let Some((name, first)) = open.take()
+        {
+            toys.insert(name, (first, line));
+        }
+    }
+    toys
+}
+
+/// Samples lie in the machine code that the program loaded, and are resolved to the lines of its kernels.
+#[test]
+fn real_cubins() {
+    let Some(tools) = compilers::get("real_cubins") else {
+        return;
+    };
+    if !need::bpf("real_cubins") {
+        return;
+    }
+    let lab = Lab::new();
+    let source = artefacts::root().join("microbenchmarks/pc_sample_toy.cu");
+    let source = source.to_str().expect("a plain path");
+    let options = ["-cubin", "-lineinfo", "-std=c++17", "-arch=sm_90"];
+    tools.nvcc(
+        lab.path(),
+        &[&options[..], &[source, "-o", "toy.cubin"]].concat(),
+    );
+    let toys = toys(&fs::read_to_string(source).expect("it was compiled"));
+    assert_eq!(toys.len(), 6);
+    let mangled = |name: &str| format!("_Z{}{name}PKiPii", name.len());
+    let launches: String = toys
+        .keys()
+        .map(|name| format!("launch {} 20 ", mangled(name)))
+        .collect();
+    let cubin = lab.file("toy.cubin");
+    // The consumer reads the code while the program lives.
+    let words = format!(
+        "init context cubin {} {launches} sync sleep 1500",
+        cubin.display()
+    );
+    let trace = pc_common::attach(&lab);
+    program(&lab, &words).run(SHORT).ok();
+    let events = trace.end();
+    let samples = sound(&events);
+    for (name, (first, last)) in toys {
+        let own: Vec<_> = samples
+            .iter()
+            .filter(|s| s.name == mangled(&name))
+            .collect();
+        assert!(own.len() >= 8, "{name}: {} records", own.len());
+        let on_line = |s: &&&Sample| {
+            let file = s.event["file"].as_str().unwrap_or_default();
+            let line = s.event["line"].as_u64().unwrap_or(0);
+            file.ends_with("pc_sample_toy.cu") && (first..=last).contains(&line)
+        };
+        let placed: Vec<_> = own.iter().filter(on_line).collect();
+        assert!(
+            placed.len() * 2 >= own.len(),
+            "{name}: {} of {}: {}",
+            placed.len(),
+            own.len(),
+            own[0].event
+        );
+        let lines: BTreeSet<_> = placed.iter().map(|s| s.event["line"].as_u64()).collect();
+        assert!(lines.len() >= 2, "{name}: {lines:?}");
+    }
+}
+
+/// Contexts come and go; each one's samples arrive, and nothing is done to one that is gone.
+#[test]
+fn contexts_come_and_go() {
+    if !need::bpf("contexts_come_and_go") {
+        return;
+    }
+    let lab = Lab::new();
+    let words: String = (0..6)
+        .map(|i| format!("context module {i} launch sampled_{i} 100 sleep 20 destroy "))
+        .collect();
+    let trace = pc_common::attach(&lab);
+    let late = format!("init {words} context module 9 launch sampled_9 400 sleep 200");
+    program(&lab, &late).run(SHORT).ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    let counts = by_kernel(&sound(&events));
+    // Each ran for 100 ms; the last one still ran when the process ended.
+    for i in [0, 1, 2, 3, 4, 5, 9] {
+        let count = counts.get(&format!("sampled_{i}")).copied().unwrap_or(0);
+        assert!(count > 5000, "{i}: {counts:?}");
+    }
+}
+
+/// A module's samples are told before it is unloaded.
+#[test]
+fn modules_come_and_go() {
+    if !need::bpf("modules_come_and_go") {
+        return;
+    }
+    let lab = Lab::new();
+    let words: String = (0..12)
+        .map(|i| format!("module {i} launch sampled_{i} 10 sync launch other_{i} 5 sync unload "))
+        .collect();
+    let trace = pc_common::attach(&lab);
+    program(&lab, &format!("init context {words} sleep 300"))
+        .run(SHORT)
+        .ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    let mut loaded = BTreeMap::new();
+    let mut sampled = BTreeSet::new();
+    for event in &events.all {
+        let crc = || number(event, "cubin_crc");
+        match event["probe"].as_str() {
+            Some("cubin_loaded") => drop(loaded.insert(crc(), true)),
+            Some("cubin_unloaded") => drop(loaded.insert(crc(), false)),
+            Some("pc_sample_batch") => {
+                assert_eq!(loaded.get(&crc()), Some(&true), "{event}");
+                sampled.insert(event["name"].as_str().map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(sampled.len(), 24, "{sampled:?}");
+}
+
+/// A forked child does no harm, and the parent goes on.
+#[test]
+fn fork() {
+    if !need::bpf("fork") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut host = two_kernels(
+        &lab,
+        "spaced 100 1 fork sleep 300 exit 3 end gate spaced 100 1 sync",
+    )
+    .start();
+    let trace = Trace::attach(&lab, &[host.pid()]);
+    host.wait_gate(1);
+    let before = trace.so_far().len();
+    host.open_gate(1);
+    let ended = host.wait(SHORT).ok();
+    assert!(ended.stdout.contains("child exited 3"), "{}", ended.stdout);
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    sound(&events);
+    let after = events.all[before..].iter();
+    assert!(after.filter(|e| e["probe"] == "pc_sample_batch").count() > 8);
+}
+
+/// Nobody asks for samples, or nobody listens: CUPTI is not asked for any.
+#[test]
+fn nobody_asks() {
+    if !need::bpf("nobody_asks") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let host = |rate: &str| {
+        let program = two_kernels(&lab, "spaced 100 1 sync").env("MOCK_LOG", &log);
+        match rate {
+            "" => program.without("PARCAGPU_PC_SAMPLING_RATE"),
+            rate => program.env("PARCAGPU_PC_SAMPLING_RATE", rate),
+        }
+    };
+    let calls = || {
+        let calls = parcagpu_tests::mock_log::read(&log);
+        calls
+            .iter()
+            .filter(|call| call.name.starts_with("cuptiPCSampling"))
+            .count()
+    };
+    host("100").run(SHORT).ok();
+    assert_eq!(calls(), 0, "nobody listens");
+    let trace = pc_common::attach(&lab);
+    host("").run(SHORT).ok();
+    assert_eq!(trace.end().of("pc_sample_batch").count(), 0);
+    assert_eq!(calls(), 0, "nobody asks");
+}
+
+/// One program under the controller.
+struct Controlled {
+    lab: Lab,
+    target: &'static str,
+    /// Places of each kernel.
+    places: &'static str,
+    /// (PC, reason) pairs a second, from the sixth second on, and windows of the whole run.
+    seen: (f64, u64),
+}
+
+const CONTROLLED: u64 = 18;
+const SETTLED: u64 = 6;
+
+fn control(case: &mut Controlled) {
+    let script = format!("pcs:{}", case.places);
+    let mut host = two_kernels(
+        &case.lab,
+        &format!("say ready spaced 100 {}", CONTROLLED + 5),
+    )
+    .env("PARCAGPU_PC_SAMPLING_RATE", case.target)
+    .env("MOCK_CUPTI_PC", script)
+    .start();
+    host.wait_stdout("ready");
+    let trace = Trace::attach(&case.lab, &[host.pid()]);
+    rest(CONTROLLED * 1000);
+    let windows = block::counter(host.pid(), &case.lab.library(), Counter::PcWindows);
+    let events = trace.end();
+    host.signal(libc::SIGKILL);
+    host.wait(SHORT);
+    assert_eq!(refusals(&events), []);
+    let samples = pc_common::samples(&events);
+    let end = samples.last().expect("samples").time;
+    let from = end.saturating_sub((CONTROLLED - SETTLED) * 1_000_000_000);
+    let settled = samples.iter().filter(|s| s.time > from);
+    let pairs: usize = settled.map(|s| s.reasons.len()).sum();
+    case.seen = (pairs as f64 / (CONTROLLED - SETTLED) as f64, windows);
+}
+
+/// The controller holds its target where the hardware delivers more; without one it takes every fiftieth
+/// interval.
+#[test]
+fn the_controller_holds_its_target() {
+    if !need::bpf("the_controller_holds_its_target") {
+        return;
+    }
+    let case = |target, places| Controlled {
+        lab: Lab::new(),
+        target,
+        places,
+        seen: (0.0, 0),
+    };
+    let mut cases = [case("100", "2"), case("1000", "32"), case("0", "8")];
+    std::thread::scope(|scope| {
+        for case in &mut cases {
+            scope.spawn(|| control(case));
+        }
+    });
+    let [hundred, thousand, fixed] = cases.map(|case| case.seen);
+    assert!((hundred.0 / 100.0 - 1.0).abs() < 0.25, "{hundred:?}");
+    assert!((thousand.0 / 1000.0 - 1.0).abs() < 0.25, "{thousand:?}");
+    // Some 180 intervals, and the first one is a window.
+    assert!((3..=6).contains(&fixed.1), "{fixed:?}");
+}
+
+/// Samples of a program that launches once a second arrive as well.
+#[test]
+fn sparse_launches() {
+    if !need::bpf("sparse_launches") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    two_kernels(&lab, "spaced 1 6 sync")
+        .env("PARCAGPU_PC_SAMPLING_RATE", "100")
+        .run(SHORT)
+        .ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    assert!(!sound(&events).is_empty());
+}

@@ -1,0 +1,102 @@
+//! PC sampling in serialized mode. The simulated CUPTI ends a program that starts or stops it while a launch is
+//! inside, where the real one hangs.
+
+mod pc_common;
+
+use std::collections::BTreeSet;
+
+use parcagpu_tests::lab::Lab;
+use parcagpu_tests::program::Program;
+use parcagpu_tests::{mock_log, need};
+use pc_common::{SHORT, program, refusals, sound, two_kernels};
+
+fn serialized(program: Program) -> Program {
+    program.env("PARCAGPU_PC_SAMPLING_MODE", "serialized")
+}
+
+/// Every sample's launch was announced, whichever of several threads made it.
+#[test]
+fn samples_have_their_launches() {
+    if !need::bpf("samples_have_their_launches") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    let words = "thread spaced 50 4 end thread spaced 20 4 end thread flat 4 end join sync";
+    // A kernel has to wait for all that is queued: that is not much here.
+    serialized(two_kernels(&lab, words))
+        .env("MOCK_CUDA_QUEUE", "4")
+        .run(SHORT)
+        .ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    let samples = sound(&events);
+    let announced: BTreeSet<u64> = events.launches().into_iter().collect();
+    let records: BTreeSet<u64> = events.records().into_iter().collect();
+    let sampled: BTreeSet<u64> = samples.iter().map(|s| s.id).collect();
+    assert!(
+        sampled.len() >= 50 && !sampled.contains(&0),
+        "{}",
+        sampled.len()
+    );
+    assert!(sampled.is_subset(&announced) && sampled.is_subset(&records));
+    let threads: BTreeSet<u64> = events
+        .of("cuda_correlation")
+        .filter_map(|e| e["tid"].as_u64())
+        .collect();
+    assert_eq!(threads.len(), 3);
+}
+
+/// A program that launches no more has its window closed, and its samples told.
+#[test]
+fn a_window_ends_without_launches() {
+    if !need::bpf("a_window_ends_without_launches") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let trace = pc_common::attach(&lab);
+    let mut host = serialized(two_kernels(
+        &lab,
+        "sleep 300 launch 40 sync sleep 1500 gate",
+    ))
+    .env("MOCK_LOG", &log)
+    .start();
+    host.wait_gate(1);
+    let calls = mock_log::read(&log);
+    let good = |name: &str| {
+        let good = calls.iter().filter(|c| c.name == name && c.result == 0);
+        good.count()
+    };
+    let (starts, stops) = (good("cuptiPCSamplingStart"), good("cuptiPCSamplingStop"));
+    assert!(starts >= 1 && starts == stops, "{starts} {stops}");
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    let events = trace.end();
+    assert!(sound(&events).len() >= 8);
+}
+
+/// A second thread allocates memory meanwhile, and the context is destroyed at the end. Of such calls it is not
+/// asked that they are kept out.
+#[test]
+fn other_calls_meanwhile() {
+    if !need::bpf("other_calls_meanwhile") {
+        return;
+    }
+    let lab = Lab::new();
+    let launches = "launch sampled_0 20 sleep 5 ".repeat(40);
+    let other: String = (1..40).map(|_| "memory 200 sleep 3 ").collect();
+    let words =
+        format!("init context module 0 thread {launches} end thread {other} end join destroy");
+    let trace = pc_common::attach(&lab);
+    serialized(program(&lab, &words))
+        .env("MOCK_CUDA_KERNEL_NS", "200000")
+        .env("MOCK_CUDA_HOLDS", "launches")
+        .run(SHORT)
+        .ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    let announced: BTreeSet<u64> = events.launches().into_iter().collect();
+    let samples = sound(&events);
+    assert!(!samples.is_empty() && samples.iter().all(|s| announced.contains(&s.id)));
+}
