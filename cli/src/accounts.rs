@@ -8,8 +8,12 @@ use crate::session::{ProcessId, Sink};
 
 /// Distinct kernels kept per process; calls of further ones are added up under one row.
 const KERNELS_MAX: usize = 20_000;
-/// Announced ids without a record kept per process.
+/// And of all processes together.
+const KERNELS_OF_ALL_MAX: usize = 200_000;
+/// Announced ids without a record kept, of all processes together.
 const OUTSTANDING_MAX: usize = 1_000_000;
+/// Processes kept; further ones are added up under number 0.
+const PROCESSES_MAX: usize = 4096;
 /// Distinct error events kept.
 const ERRORS_MAX: usize = 64;
 
@@ -122,34 +126,51 @@ pub struct ProcessAccount {
     unnamed: PerDevice,
 }
 
+/// What all processes together still may keep.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    rows: usize,
+    ids: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            rows: KERNELS_OF_ALL_MAX,
+            ids: OUTSTANDING_MAX,
+        }
+    }
+}
+
 impl ProcessAccount {
-    fn row(&mut self, name: &Text<'_>) -> &mut PerDevice {
+    fn row(&mut self, name: &Text<'_>, room: &mut Room) -> &mut PerDevice {
         let rows = match name.state {
             TextState::Null | TextState::Unreadable => return &mut self.unnamed,
             TextState::Cut => &mut self.cut_rows,
             TextState::Whole => &mut self.rows,
         };
         if !rows.contains_key(name.bytes) {
-            if rows.len() >= KERNELS_MAX {
+            if rows.len() >= KERNELS_MAX || room.rows == 0 {
                 return &mut self.other;
             }
+            room.rows -= 1;
             rows.insert(name.bytes.into(), PerDevice::new());
         }
         rows.get_mut(name.bytes).expect("present or just put in")
     }
 
-    fn kernel(&mut self, kernel: &Kernel<'_>) {
+    fn kernel(&mut self, kernel: &Kernel<'_>, room: &mut Room) {
         self.records += 1;
-        self.outstanding.remove(&kernel.correlation_id);
+        room.ids += usize::from(self.outstanding.remove(&kernel.correlation_id));
         self.no_time += u64::from(kernel.duration().is_none());
-        on_device(self.row(&kernel.name), kernel.device).take(kernel);
+        on_device(self.row(&kernel.name, room), kernel.device).take(kernel);
     }
 
-    fn launch(&mut self, id: u32) {
+    fn launch(&mut self, id: u32, room: &mut Room) {
         self.launches += 1;
         self.last_id = Some(id);
-        if self.outstanding.len() < OUTSTANDING_MAX {
-            self.outstanding.insert(id);
+        if room.ids > 0 {
+            room.ids -= usize::from(self.outstanding.insert(id));
         } else {
             self.outstanding_overflow = true;
         }
@@ -235,9 +256,20 @@ pub struct Accounts {
     pub errors: Vec<ErrorNote>,
     /// Launches that are announced from now on do not count, and neither do their kernels.
     pub closed: bool,
+    room: Room,
 }
 
 impl Accounts {
+    fn account(&mut self, id: ProcessId) -> (&mut ProcessAccount, &mut Room) {
+        let known = self.processes.len() < PROCESSES_MAX || self.processes.contains_key(&id);
+        let further = ProcessId {
+            pid: 0,
+            start_ns: 0,
+        };
+        let id = if known { id } else { further };
+        (self.processes.entry(id).or_default(), &mut self.room)
+    }
+
     /// Announced launches without a record, of all processes.
     pub fn outstanding(&self) -> usize {
         let all = self.processes.values();
@@ -254,17 +286,21 @@ impl Sink for Accounts {
         match &event.body {
             Body::Correlation { .. } if self.closed => {}
             Body::Correlation { id: launch, .. } => {
-                self.processes.entry(id).or_default().launch(*launch);
+                let (account, room) = self.account(id);
+                account.launch(*launch, room);
             }
             Body::Kernel(kernel) if self.closed => {
                 if let Some(account) = self.processes.get_mut(&id)
                     && account.has_announced(kernel.correlation_id)
                 {
-                    account.kernel(kernel);
+                    account.kernel(kernel, &mut self.room);
                 }
             }
             // Counted once: with both probes attached, activity_batch tells the same records.
-            Body::Kernel(kernel) => self.processes.entry(id).or_default().kernel(kernel),
+            Body::Kernel(kernel) => {
+                let (account, room) = self.account(id);
+                account.kernel(kernel, room);
+            }
             Body::Error {
                 code,
                 message,
@@ -367,6 +403,34 @@ mod tests {
             (4, 3, 1)
         );
         assert_eq!(account.outstanding.len(), 1);
+    }
+
+    #[test]
+    fn processes_names_and_ids_without_end_take_bounded_room() {
+        let mut accounts = Accounts::default();
+        for pid in 0..6_000u32 {
+            let mut launch = launch_event(pid);
+            launch.header.pid = pid + 1;
+            accounts.event(&launch);
+            for n in 0..50u32 {
+                let name = format!("kernel_{pid}_{n}");
+                let mut event = kernel_event(name.as_bytes(), TextState::Whole, n, 200);
+                event.header.pid = pid + 1;
+                accounts.event(&event);
+            }
+        }
+        assert_eq!(accounts.processes.len(), PROCESSES_MAX + 1);
+        let rows: usize = accounts.processes.values().map(|a| a.rows.len()).sum();
+        assert_eq!(rows, KERNELS_OF_ALL_MAX);
+        let records: u64 = accounts.processes.values().map(|a| a.records).sum();
+        let calls: u64 = accounts.processes.values().map(|a| a.sum().calls).sum();
+        assert_eq!((records, calls), (300_000, 300_000), "nothing is forgotten");
+        for id in 0..OUTSTANDING_MAX as u32 + 10 {
+            accounts.event(&launch_event(10_000 + id));
+        }
+        assert!(accounts.outstanding() <= OUTSTANDING_MAX);
+        let of_launcher = accounts.processes.iter().find(|(id, _)| id.pid == 7);
+        assert!(of_launcher.unwrap().1.outstanding_overflow);
     }
 
     #[test]

@@ -1,6 +1,33 @@
 //! Readable kernel names.
 
 use std::collections::HashMap;
+use std::fmt::{self, Write};
+
+use cpp_demangle::DemangleOptions;
+
+/// Longer than any name that is worth reading. Compressed forms let 200 bytes of a hostile program stand for
+/// gigabytes.
+const SHOWN_MAX: usize = 4096;
+
+/// A text that refuses to grow past its limit.
+#[derive(Default)]
+struct Limited(String);
+
+impl Write for Limited {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > SHOWN_MAX {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+fn limited(name: impl fmt::Display) -> Option<String> {
+    let mut text = Limited::default();
+    write!(text, "{name}").ok()?;
+    Some(text.0)
+}
 
 /// C++ and Rust names demangled, others as they are. A cut name cannot be demangled: it ends in `…`.
 pub fn demangle(bytes: &[u8], cut: bool) -> String {
@@ -41,8 +68,8 @@ impl Demangler {
 fn whole(name: &str) -> Option<String> {
     // A legacy Rust name is also a C++ name; what tells it is the hash, which `{:#}` leaves out.
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        let short = format!("{rust:#}");
-        if name.starts_with("_R") || short != rust.to_string() {
+        let short = limited(format_args!("{rust:#}"))?;
+        if name.starts_with("_R") || short != limited(&rust)? {
             return Some(short);
         }
     }
@@ -50,7 +77,10 @@ fn whole(name: &str) -> Option<String> {
         return None;
     }
     let symbol = cpp_demangle::Symbol::new(name).ok()?;
-    symbol.demangle().ok()
+    let mut text = Limited::default();
+    let options = DemangleOptions::default();
+    symbol.structured_demangle(&mut text, &options).ok()?;
+    Some(text.0)
 }
 
 /// Control characters could play tricks with the terminal, and so could those that turn the direction of text.
@@ -69,6 +99,32 @@ pub fn plays_tricks(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_name_that_stands_for_a_long_one_stays_as_it_is() {
+        // Each parameter is a pair of twice the one before: ten bytes more, and the text doubles.
+        let bomb = |pairs: usize| {
+            let ids = "0123456789ABCDEFGHIJKLMNOPQ".chars();
+            ids.take(pairs)
+                .fold("_Z1fSt4pairIiiE".to_owned(), |name, id| {
+                    format!("{name}S_IS{id}_S{id}_E")
+                })
+        };
+        assert_eq!(
+            demangle(bomb(1).as_bytes(), false),
+            "f(std::pair<int, int>, std::pair<std::pair<int, int>, std::pair<int, int> >)"
+        );
+        let full = bomb(24);
+        assert!(full.len() <= 255);
+        let began = std::time::Instant::now();
+        assert_eq!(demangle(full.as_bytes(), false), full);
+        for cut in 0..full.len() {
+            assert!(demangle(&full.as_bytes()[..cut], false).len() <= SHOWN_MAX);
+        }
+        assert!(began.elapsed().as_secs() < 20);
+        assert_eq!(limited("x".repeat(SHOWN_MAX + 1)), None);
+        assert_eq!(limited("short").as_deref(), Some("short"));
+    }
 
     #[test]
     fn names() {

@@ -69,6 +69,9 @@ pub struct Entry {
     pub oldest_buffer_ns: u64,
 }
 
+/// Processes kept; numbers are given again and again, a host has seldom more.
+const ENTRIES_MAX: usize = 16_384;
+
 /// All processes, by number.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -92,7 +95,9 @@ impl Ledger {
     pub fn refresh(&mut self, session: &Session) {
         for found in session.found() {
             if let Ok(Some(status)) = block::read(found) {
-                let entry = self.entries.entry(found.pid).or_default();
+                let Some(entry) = self.enter(found.pid) else {
+                    continue;
+                };
                 if entry.comm.is_empty() {
                     entry.comm = discover::comm(found.pid);
                 }
@@ -100,7 +105,9 @@ impl Ledger {
             }
         }
         for (id, note) in session.processes() {
-            let entry = self.entries.entry(id.pid).or_default();
+            let Some(entry) = self.enter(id.pid) else {
+                continue;
+            };
             if entry.start_ns.is_some_and(|start| start > id.start_ns) {
                 continue;
             }
@@ -119,6 +126,11 @@ impl Ledger {
                 }
             }
         }
+    }
+
+    fn enter(&mut self, pid: u32) -> Option<&mut Entry> {
+        let room = self.entries.len() < ENTRIES_MAX || self.entries.contains_key(&pid);
+        room.then(|| self.entries.entry(pid).or_default())
     }
 
     /// All processes known, by number.

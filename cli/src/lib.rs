@@ -18,6 +18,7 @@ pub mod events;
 pub mod json;
 pub mod ledger;
 pub mod library;
+pub mod manual;
 pub mod memory;
 pub mod nvtx;
 pub mod nvtx_table;

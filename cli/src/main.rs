@@ -6,7 +6,7 @@ use clap::Parser;
 
 use parcagpu_cli::options::{Cli, Command};
 use parcagpu_cli::refusal::Refusal;
-use parcagpu_cli::{doctor, record, report, run, status, top, watch};
+use parcagpu_cli::{doctor, manual, record, report, run, status, top, watch};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -18,6 +18,8 @@ fn main() -> ExitCode {
         Command::Report(options) => report::report(&options),
         Command::Status(options) => status::status(&options),
         Command::Doctor(options) => doctor::doctor(&options),
+        Command::Completions(options) => manual::completions(&options),
+        Command::Man(options) => manual::man(&options),
     };
     match result {
         Ok(code) => code,

@@ -20,6 +20,8 @@ const LATENESS: u64 = 1_000_000_000;
 const STEP: u64 = 100_000_000;
 /// Rows per process; further ranges are added up under one.
 const ROWS_MAX: usize = 20_000;
+/// Processes kept; further ones are added up under number 0.
+const PROCESSES_MAX: usize = 4096;
 /// Launches remembered per process for kernels to come, at least.
 const LAUNCHES_MAX: usize = 500_000;
 /// Launches of other threads remembered per open start/end range.
@@ -313,6 +315,16 @@ impl Ranges {
         }
     }
 
+    fn process(&mut self, id: ProcessId) -> &mut Process {
+        let known = self.processes.len() < PROCESSES_MAX || self.processes.contains_key(&id);
+        let further = ProcessId {
+            pid: 0,
+            start_ns: 0,
+        };
+        let id = if known { id } else { further };
+        self.processes.entry(id).or_default()
+    }
+
     fn look(&mut self, now: u64) {
         self.latest = self.latest.max(now);
         if self.latest < self.looked.saturating_add(STEP) {
@@ -364,15 +376,14 @@ impl Sink for Ranges {
                     4 => What::End(*range_id),
                     _ => return,
                 };
-                let process = self.processes.entry(id).or_default();
-                process.wait(*timestamp_ns, *tid, what);
+                self.process(id).wait(*timestamp_ns, *tid, what);
             }
             Body::Correlation { id: launch, .. } => {
                 let thread = self.threads.inside(h.pid, h.tid);
-                let process = self.processes.entry(id).or_default();
-                process.wait(h.time_ns, thread, What::Launch(*launch));
+                self.process(id)
+                    .wait(h.time_ns, thread, What::Launch(*launch));
             }
-            Body::Kernel(kernel) => self.processes.entry(id).or_default().kernel(kernel),
+            Body::Kernel(kernel) => self.process(id).kernel(kernel),
             Body::ResourceName {
                 kind: DOMAIN,
                 id: domain,

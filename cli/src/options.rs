@@ -10,6 +10,9 @@ use crate::refusal::refuse;
 use crate::report::Format;
 
 const EXIT_CODES: &str = "\
+Also: `parcagpu man [COMMAND] | man -l -`, and
+`parcagpu completions bash > /usr/share/bash-completion/completions/parcagpu` (or zsh, fish, elvish).
+
 Exit status:
   0  done (also when interrupted by Ctrl-C)
   1  failed on the way
@@ -18,7 +21,7 @@ Exit status:
 
 /// Shows what CUDA programs do on the GPU, through the probes of libparcagpu.so.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXIT_CODES)]
+#[command(name = "parcagpu", version, after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
     /// What to do.
@@ -49,6 +52,12 @@ pub enum Command {
     /// Check host, rights, library, driver and processes, and say what to do about each finding
     #[command(after_long_help = DOCTOR_HELP)]
     Doctor(DoctorOptions),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions(CompletionsOptions),
+    /// Print the man page of the program or of a command
+    #[command(hide = true)]
+    Man(ManOptions),
 }
 
 const TRACE_HELP: &str = "\
@@ -455,6 +464,20 @@ pub struct StatusOptions {
     /// All counters, also those that are 0
     #[arg(long, short)]
     pub verbose: bool,
+}
+
+/// `parcagpu completions`
+#[derive(Args, Debug)]
+pub struct CompletionsOptions {
+    /// Which shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `parcagpu man`
+#[derive(Args, Debug)]
+pub struct ManOptions {
+    /// Which command [default: the program]
+    pub command: Option<String>,
 }
 
 /// `parcagpu doctor`
