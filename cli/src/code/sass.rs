@@ -197,7 +197,7 @@ fn restrict(seconds: u64) -> io::Result<()> {
 }
 
 /// Reads what the program prints about code.
-fn parse(mut output: impl BufRead) -> Sass {
+pub fn parse(mut output: impl BufRead) -> Sass {
     let mut sass = Sass::default();
     let mut known: HashMap<Arc<str>, u32> = HashMap::new();
     let mut section: Option<Box<[u8]>> = None;

@@ -88,6 +88,53 @@ fn cubin() -> Vec<u8> {
     section(out, 7, 8, code, 1 << 20, 0).0
 }
 
+/// A line table of DWARF 2: `src/k.cu`, line 5 at offset 0 and line 6 at 16, up to 32. The place of the address that
+/// a relocation fills.
+fn line_table() -> (Out, u64) {
+    let tables = Out(vec![1, 1, 0xfb, 14, 10]).bytes(&[0, 1, 1, 1, 1, 0, 0, 0, 1]);
+    let tables = tables.bytes(b"src\0\0k.cu\0").bytes(&[1, 0, 0, 0]);
+    let program = Out(vec![0, 9, 2]).u64(0);
+    let program = program.bytes(&[3, 4, 1, 2, 16, 3, 1, 1, 2, 16, 0, 1, 1]);
+    let length = 2 + 4 + tables.len() + program.len();
+    let head = Out::default().u32(length as u32).u16(2);
+    let head = head.u32(tables.len() as u32);
+    let address = head.len() + tables.len() + 3;
+    (head.bytes(&tables.0).bytes(&program.0), address)
+}
+
+/// A cubin with a kernel `k` and its lines.
+fn lined() -> Vec<u8> {
+    let names = b"\0.shstrtab\0.text.k\0.symtab\0.strtab\0.debug_line\0.rela.debug_line\0";
+    let name = |wanted: &str| {
+        let wanted = [&b"\0"[..], wanted.as_bytes(), b"\0"].concat();
+        let at = names.windows(wanted.len()).position(|w| w == wanted);
+        at.expect("one of them") as u32 + 1
+    };
+    let (line, address) = line_table();
+    let symbols = Out::default().to(24).u32(1).u16(0x12).u16(2).u64(0).u64(32);
+    let relocations = Out::default().u64(address).u64(1 << 32 | 2).u64(0);
+    // Name, type, flags, bytes, linked section, section that it is about.
+    let parts: [(&str, u32, u64, &[u8], u32, u32); 6] = [
+        (".shstrtab", 3, 0, names, 0, 0),
+        (".text.k", 1, 6, &[0x5a; 32], 0, 0),
+        (".symtab", 2, 0, &symbols.0, 4, 1),
+        (".strtab", 3, 0, b"\0k\0", 0, 0),
+        (".debug_line", 1, 0, &line.0, 0, 0),
+        (".rela.debug_line", 4, 0, &relocations.0, 3, 5),
+    ];
+    let bytes: Vec<u8> = parts.iter().flat_map(|p| p.3).copied().collect();
+    let out = header(2, 190, (0, 0), (64 + bytes.len() as u64, 7));
+    let mut out = section(out.bytes(&bytes), 0, 0, 0, 0, 0);
+    let mut at = 64;
+    for (named, kind, flags, bytes, link, about) in parts {
+        let size = bytes.len() as u64;
+        let part = out.u32(name(named)).u32(kind).u64(flags).u64(0).u64(at);
+        out = part.u64(size).u32(link).u32(about).u64(1).u64(24);
+        at += size;
+    }
+    out.0
+}
+
 fn entry(kind: u16, sm: u32, flags: u64, payload: &[u8]) -> Out {
     let padded = payload.len().next_multiple_of(8);
     Out::default()
@@ -282,6 +329,9 @@ fn main() {
         fs::write(folder.join(name), bytes).expect("the repository can be written");
     };
     write("cubin", "one", &code);
+    write("lines", "one", &lined());
+    let printed = b"\t.section\t.text.k,\"ax\",@progbits\nk:\n        /*0000*/   @!P0 LDG.E R4, desc[UR4][R2.64] ;\n.L_x_0:\n        /*0010*/   BRA `(.L_x_0);\n";
+    write("sass", "one", printed);
     write("cubin", "bare", &header(2, 190, (0, 0), (0, 0)).0);
     let plain = entry(2, 90, 0x11, &code);
     write("fatbin", "one", &fatbin(std::slice::from_ref(&plain)));

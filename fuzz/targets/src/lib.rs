@@ -4,7 +4,7 @@
 //! keeps state that makes a later run differ nor prints. The same functions are run by cargo-fuzz
 //! (`scripts/fuzz`) and, over the seeds and some mutations of them, by an ordinary test of this package.
 //!
-//! * [`code`]: machine code that a program gives to the driver
+//! * [`code`]: machine code that a program gives to the driver, its lines and instructions
 //! * [`nvtx`]: what a program says through NVTX
 //! * [`process`]: what the command reads of other processes: files, lines of /proc, the status block
 //! * [`events`]: what comes out of the ring buffer, and names of kernels
@@ -39,6 +39,8 @@ macro_rules! targets {
 targets! {
     cubin = code::cubin;
     fatbin = code::fatbin;
+    lines = code::lines;
+    sass = code::sass;
     nvtx = nvtx::nvtx;
     environment = environment::environment;
     elf = process::elf;

@@ -140,7 +140,7 @@ macro_rules! tests {
     };
 }
 
-tests!(cubin fatbin nvtx environment elf maps status events names symbols recording);
+tests!(cubin fatbin lines sass nvtx environment elf maps status events names symbols recording);
 
 /// Every target has a test and a program for cargo-fuzz, and the other way round.
 #[test]
@@ -179,6 +179,18 @@ fn seed(target: &str, name: &str) -> Vec<u8> {
 #[test]
 fn seeds_are_well_formed() {
     use parcagpu::cubin::{fatbin, image};
+    use parcagpu_cli::code::{Cubin, FunctionName};
+
+    let lines = Cubin::parse(&seed("lines", "one")).unwrap();
+    let k = FunctionName {
+        name: b"k",
+        cut: false,
+        index: 0,
+    };
+    for (offset, line) in [(0, 5), (16, 6), (31, 6)] {
+        let found = lines.resolve(&k, offset).unwrap();
+        assert_eq!((&*found.file, found.line), ("src/k.cu", line));
+    }
     let cubin = seed("cubin", "one");
     assert_eq!(image::cubin_len(&cubin[..]).unwrap(), cubin.len() as u64);
     let several = seed("fatbin", "several");
