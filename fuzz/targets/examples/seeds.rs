@@ -102,6 +102,17 @@ fn line_table() -> (Out, u64) {
     (head.bytes(&tables.0).bytes(&program.0), address)
 }
 
+/// A section and its bytes.
+struct Part {
+    name: u32,
+    kind: u32,
+    flags: u64,
+    bytes: Vec<u8>,
+    /// The section that it is linked with, and the one that it is about.
+    link: u32,
+    about: u32,
+}
+
 /// A cubin with a kernel `k` and its lines.
 fn lined() -> Vec<u8> {
     let names = b"\0.shstrtab\0.text.k\0.symtab\0.strtab\0.debug_line\0.rela.debug_line\0";
@@ -113,23 +124,31 @@ fn lined() -> Vec<u8> {
     let (line, address) = line_table();
     let symbols = Out::default().to(24).u32(1).u16(0x12).u16(2).u64(0).u64(32);
     let relocations = Out::default().u64(address).u64(1 << 32 | 2).u64(0);
-    // Name, type, flags, bytes, linked section, section that it is about.
-    let parts: [(&str, u32, u64, &[u8], u32, u32); 6] = [
-        (".shstrtab", 3, 0, names, 0, 0),
-        (".text.k", 1, 6, &[0x5a; 32], 0, 0),
-        (".symtab", 2, 0, &symbols.0, 4, 1),
-        (".strtab", 3, 0, b"\0k\0", 0, 0),
-        (".debug_line", 1, 0, &line.0, 0, 0),
-        (".rela.debug_line", 4, 0, &relocations.0, 3, 5),
+    let part = |named, kind, flags, bytes: &[u8], link, about| Part {
+        name: name(named),
+        kind,
+        flags,
+        bytes: bytes.to_vec(),
+        link,
+        about,
+    };
+    let parts = [
+        part(".shstrtab", 3, 0, names, 0, 0),
+        part(".text.k", 1, 6, &[0x5a; 32], 0, 0),
+        part(".symtab", 2, 0, &symbols.0, 4, 1),
+        part(".strtab", 3, 0, b"\0k\0", 0, 0),
+        part(".debug_line", 1, 0, &line.0, 0, 0),
+        part(".rela.debug_line", 4, 0, &relocations.0, 3, 5),
     ];
-    let bytes: Vec<u8> = parts.iter().flat_map(|p| p.3).copied().collect();
+    let bytes: Vec<u8> = parts.iter().flat_map(|p| &p.bytes).copied().collect();
     let out = header(2, 190, (0, 0), (64 + bytes.len() as u64, 7));
     let mut out = section(out.bytes(&bytes), 0, 0, 0, 0, 0);
     let mut at = 64;
-    for (named, kind, flags, bytes, link, about) in parts {
-        let size = bytes.len() as u64;
-        let part = out.u32(name(named)).u32(kind).u64(flags).u64(0).u64(at);
-        out = part.u64(size).u32(link).u32(about).u64(1).u64(24);
+    for part in parts {
+        let size = part.bytes.len() as u64;
+        let head = out.u32(part.name).u32(part.kind).u64(part.flags).u64(0);
+        let head = head.u64(at).u64(size).u32(part.link).u32(part.about);
+        out = head.u64(1).u64(24);
         at += size;
     }
     out.0
