@@ -13,6 +13,21 @@ const timeline = (() => {
     } while (b & 128);
     return n;
   }
+  // Of each 64 slices their time and the longest, so that a million in one view need not be looked at one by one.
+  const GROUP = 64;
+  function summarise(lane) {
+    lane.groups = Math.floor(lane.n / GROUP);
+    lane.busy = new Float64Array(lane.groups);
+    lane.longest = new Uint32Array(lane.groups);
+    for (let g = 0; g < lane.groups; g++) {
+      let best = g * GROUP;
+      for (let i = best; i < (g + 1) * GROUP; i++) {
+        lane.busy[g] += lane.dur[i];
+        if (lane.dur[i] > lane.dur[best]) best = i;
+      }
+      lane.longest[g] = best;
+    }
+  }
   const rows = []; // {head} or {lane}
   let process = -1, y = 0;
   for (const lane of T.lanes) {
@@ -35,6 +50,7 @@ const timeline = (() => {
       lane.name[i] = next();
       lane.details[i] = next();
     }
+    summarise(lane);
     rows.push({ y, h: ROW, lane });
     y += ROW;
   }
@@ -121,6 +137,20 @@ const timeline = (() => {
     for (; i < lane.n && lane.start[i] <= view.to; i++) {
       const left = Math.max(x(lane.start[i]), GUTTER);
       const right = Math.min(x(lane.start[i] + lane.dur[i]), width);
+      const group = i / GROUP, last = i + GROUP - 1;
+      if (!lit && group < lane.groups && i % GROUP === 0 && x(lane.start[last] + lane.dur[last]) < Math.floor(left) + 1) {
+        const c = Math.floor(left);
+        if (c !== column) {
+          flush();
+          column = c;
+          best = lane.longest[group];
+          busy = 0;
+        }
+        busy += lane.busy[group];
+        if (lane.dur[lane.longest[group]] > lane.dur[best]) best = lane.longest[group];
+        i = last;
+        continue;
+      }
       if (right - left < 1) {
         const c = Math.floor(left);
         if (c !== column) {
