@@ -15,7 +15,7 @@ use crate::accounts::Accounts;
 use crate::events::Event;
 use crate::ledger::Ledger;
 use crate::options::{Chosen, KeepOptions, RecordOptions, RunOptions};
-use crate::recorder::{Keep, Recorder, output};
+use crate::recorder::{Counts, Keep, Recorder, output};
 use crate::refusal::refuse;
 use crate::report::Format;
 use crate::session::{Session, Sink};
@@ -126,6 +126,7 @@ impl Tape {
         self.with(|recorder| recorder.say_notes(session, ledger));
         let summary = self.progress();
         let counts = self.with(|recorder| recorder.counts());
+        let gaps = self.with(|recorder| recorder.gaps());
         let recorder = self.reel.borrow_mut().0.take();
         let shown = self.path.display();
         let recorder = recorder.expect("taken out here only");
@@ -141,6 +142,13 @@ impl Tape {
             plural(counts.errors, "error"),
             size(length),
         );
+        let gaps = gaps.iter().filter(|(_, n)| *n > 0);
+        let gaps: Vec<String> = gaps
+            .map(|(what, n)| format!("{} {what}", count(*n)))
+            .collect();
+        if !gaps.is_empty() {
+            eprintln!("{}", gaps.join(", "));
+        }
         let lost = crate::trace::loss_line(session);
         if !lost.is_empty() {
             eprintln!("{lost}");
@@ -160,8 +168,8 @@ impl Tape {
             }
             if began.elapsed() > PATIENCE || signals::count() > signals {
                 eprintln!(
-                    "parcagpu: {} not resolved in time",
-                    plural(waiting as u64, "stack or cubin").replace("cubins", "cubins were")
+                    "parcagpu: not resolved in time: {}",
+                    plural(waiting as u64, "stack or cubin")
                 );
                 return Ok(());
             }
@@ -173,6 +181,20 @@ impl Tape {
                 );
             }
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Tape {
+    /// Without an end there was an error; where nothing was recorded, no file is better than an empty one.
+    fn drop(&mut self) {
+        let reel = self.reel.borrow();
+        if reel
+            .0
+            .as_ref()
+            .is_some_and(|r| r.counts() == Counts::default())
+        {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -197,12 +219,7 @@ pub fn record(options: RecordOptions) -> Result<ExitCode> {
         &options.keep,
         chosen(&options.scope.chosen),
     )?;
-    let started = record_processes(&mut tape, &options);
-    if started.is_err() && tape.with(|r| r.counts() == Default::default()) {
-        // Nothing was recorded: no file is better than an empty one.
-        let _ = std::fs::remove_file(&options.output);
-    }
-    let (session, ledger, accounts) = started?;
+    let (session, ledger, accounts) = record_processes(&mut tape, &options)?;
     tape.end(&session, &ledger)?;
     for line in watch::coverage_lines(&accounts.borrow(), &ledger) {
         eprintln!("{line}");

@@ -352,4 +352,7 @@ fn what_makes_no_sense_is_refused_and_leaves_no_file() {
         assert!(err.contains(expected), "{args:?}: {err}");
         assert!(!path.exists(), "{args:?}");
     }
+    let out = parcagpu(&["record", "--lib", lib(), "-o", file, "--", "/nowhere/app"]);
+    assert_eq!(out.status.code(), Some(127));
+    assert!(!path.exists());
 }

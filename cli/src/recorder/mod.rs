@@ -283,10 +283,17 @@ impl<W: Write> Recorder<W> {
     }
 
     fn say_gaps(&mut self) {
+        for (key, (what, count)) in (0..).zip(self.gaps()) {
+            self.writer.gap(key, what, count);
+        }
+    }
+
+    /// What is less than it could be, and how many; also what is 0.
+    pub fn gaps(&self) -> [(&'static str, u64); 7] {
         let gaps = self.gaps;
         let refused = self.resolver.as_ref().map_or(0, Resolver::refused);
         let missed = self.cubins.as_ref().map_or(0, |c| c.missed);
-        let all = [
+        [
             ("names cut", gaps.names_cut),
             ("names unreadable", gaps.names_unreadable),
             ("stacks not taken", gaps.stacks_failed),
@@ -300,10 +307,7 @@ impl<W: Write> Recorder<W> {
             ),
             ("stacks not resolved: too many at once", refused),
             ("cubins not kept", missed),
-        ];
-        for (key, (what, count)) in (0..).zip(all) {
-            self.writer.gap(key, what, count);
-        }
+        ]
     }
 
     fn read_thread_names(&mut self) {

@@ -1,0 +1,132 @@
+//! A recording of a program on the simulated driver: what it did is in the file, under the code that did it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+
+use parcagpu_tests::artefacts;
+use parcagpu_tests::lab::Lab;
+use parcagpu_tests::need;
+use parcagpu_tests::program::Program;
+use parcagpu_tests::trace::number;
+use serde_json::Value;
+
+const SHORT: Duration = Duration::from_secs(20);
+
+/// `parcagpu record` of a program, with the simulated driver for the program only.
+fn record(lab: &Lab, file: &Path, options: &str, program: &Path, words: &str) -> Program {
+    let library = lab.library();
+    lab.parcagpu(&format!(
+        "record --lib {} -o {} {options} --",
+        library.display(),
+        file.display()
+    ))
+    .env("LD_LIBRARY_PATH", artefacts::sim())
+    .arg_path(program)
+    .words(words)
+}
+
+/// Everything in the file, by type.
+fn read(lab: &Lab, file: &Path) -> BTreeMap<String, Vec<Value>> {
+    let words = format!("report {} --format jsonl", file.display());
+    let out = lab.parcagpu(&words).run(SHORT).ok().stdout;
+    let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for line in out.lines() {
+        let line: Value = serde_json::from_str(line).expect("a JSON object a line");
+        let kind = line["type"].as_str().expect("with its type").to_owned();
+        all.entry(kind).or_default().push(line);
+    }
+    all
+}
+
+/// Launches of the demo, built as most programs are, hang under the functions that made them.
+#[test]
+fn launches_hang_under_their_code() {
+    if !need::bpf("launches_hang_under_their_code") {
+        return;
+    }
+    let lab = Lab::new();
+    let file = lab.file("demo.pgpu");
+    let words = "--threads 2 --launches 60 --hold 0.5";
+    let ended = record(&lab, &file, "", &artefacts::demo(), words)
+        .run(SHORT)
+        .ok();
+    let told = "recorded 120 launches, 120 kernels, 1 process";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    let all = read(&lab, &file);
+    let about = &all["recording"][0];
+    assert_eq!(
+        (&about["whole"], &about["truncated"]),
+        (&true.into(), &false.into())
+    );
+    let process = &all["process"][0];
+    assert_eq!(
+        (&process["comm"], number(process, "launches_seen")),
+        (&"demo".into(), 120)
+    );
+    let uuid = process["devices"][0]["uuid"].as_str().expect("known");
+    assert!(uuid.starts_with("GPU-"), "{uuid}");
+    let stacks: BTreeMap<u64, Vec<&str>> = all["stack"]
+        .iter()
+        .map(|stack| {
+            let frames = stack["frames"].as_array().expect("frames").iter();
+            let names = frames.map(|f| f["function"].as_str().expect("a name"));
+            (number(stack, "id"), names.collect())
+        })
+        .collect();
+    let launches = &all["launch"];
+    assert_eq!(launches.len(), 120);
+    for launch in launches {
+        let names = &stacks[&number(launch, "stack")];
+        assert_eq!(names[..2], ["launch_kernel", "run"], "{names:?}");
+        let ours = names
+            .iter()
+            .any(|n| n.contains("parcagpu") || n.contains("cupti"));
+        assert!(!ours, "the library is cut off: {names:?}");
+    }
+    let threads: HashSet<u64> = launches.iter().map(|l| number(l, "tid")).collect();
+    assert_eq!(threads.len(), 2);
+    let kernels = &all["kernel"];
+    assert_eq!(kernels.len(), 120);
+    assert!(
+        kernels
+            .iter()
+            .all(|k| k["launch_told"] == true && number(k, "gpu_ns") > 0)
+    );
+    // Both on the axis of the wall clock: a kernel begins near the return of its launch.
+    let near = |n: u64| n.abs_diff(number(about, "begin_ns")) < 60_000_000_000;
+    assert!(launches.iter().all(|l| near(number(l, "time_ns"))));
+    assert!(kernels.iter().all(|k| near(number(k, "start_ns"))));
+}
+
+/// A graph's kernels belong to its launch; a sample is no whole; without stacks there are none.
+#[test]
+fn graphs_and_samples() {
+    if !need::bpf("graphs_and_samples") {
+        return;
+    }
+    let lab = Lab::new();
+    let host = artefacts::host();
+    let file = lab.file("graph.pgpu");
+    let words = "init graph 10 replay 25 sync";
+    record(&lab, &file, "--no-stacks --cubins", &host, words)
+        .run(SHORT)
+        .ok();
+    let all = read(&lab, &file);
+    assert_eq!((all["launch"].len(), all["kernel"].len()), (25, 250));
+    assert!(!all.contains_key("stack"));
+    let file = lab.file("sample.pgpu");
+    record(&lab, &file, "--rate 1", &host, "init launch 10")
+        .run(SHORT)
+        .ok();
+    let all = read(&lab, &file);
+    let about = &all["recording"][0];
+    assert_eq!(
+        (
+            number(about, "launches_sampled"),
+            number(about, "launches_seen")
+        ),
+        (1, 10)
+    );
+    assert_eq!(about["whole"], false);
+}
