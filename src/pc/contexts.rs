@@ -31,6 +31,8 @@ struct Entry {
     uid: Option<u32>,
     phase: Phase,
     confirmed: bool,
+    /// What it has was sampled while nobody listened.
+    stale: bool,
 }
 
 /// See the module.
@@ -69,6 +71,7 @@ impl Contexts {
             uid: None,
             phase: Phase::Found,
             confirmed: true,
+            stale: false,
         });
     }
 
@@ -93,6 +96,7 @@ impl Contexts {
                 uid: Some(uid),
                 phase: Phase::Found,
                 confirmed: true,
+                stale: false,
             }),
         }
     }
@@ -120,6 +124,7 @@ impl Contexts {
     pub fn doubt_all(&self) {
         for entry in self.lock().iter_mut() {
             entry.confirmed = false;
+            entry.stale = true;
         }
         self.era.fetch_add(1, Ordering::Relaxed);
     }
@@ -161,14 +166,25 @@ impl Contexts {
         })
     }
 
-    /// The contexts that are sampled and certain to exist.
-    pub fn on(&self, into: &mut Vec<CUcontext>) {
+    /// The contexts that are sampled and certain to exist, each with whether what it has was sampled while
+    /// nobody listened; the caller fetches it.
+    pub fn on(&self, into: &mut Vec<(CUcontext, bool)>) {
         into.clear();
-        let entries = self.lock();
+        let mut entries = self.lock();
         let on = entries
-            .iter()
+            .iter_mut()
             .filter(|entry| entry.phase == Phase::On && entry.confirmed);
-        into.extend(on.map(|entry| CUcontext(entry.context as *mut _)));
+        into.extend(on.map(|entry| {
+            let stale = std::mem::take(&mut entry.stale);
+            (CUcontext(entry.context as *mut _), stale)
+        }));
+    }
+
+    /// Nobody listened for a while, under the same subscription.
+    pub fn all_stale(&self) {
+        for entry in self.lock().iter_mut() {
+            entry.stale = true;
+        }
     }
 }
 
@@ -190,7 +206,7 @@ mod tests {
     fn on(contexts: &Contexts) -> Vec<usize> {
         let mut list = Vec::new();
         contexts.on(&mut list);
-        list.iter().map(|context| context.0.addr()).collect()
+        list.iter().map(|(context, _)| context.0.addr()).collect()
     }
 
     #[test]
@@ -221,7 +237,12 @@ mod tests {
         contexts.doubt_all();
         assert!(on(&contexts).is_empty());
         contexts.launched(context(16), 2);
-        assert_eq!(on(&contexts), [16]);
+        let mut list = Vec::new();
+        for stale in [true, false] {
+            contexts.on(&mut list);
+            assert_eq!(list.len(), 1);
+            assert_eq!((list[0].0.0.addr(), list[0].1), (16, stale));
+        }
         // The first one is gone, and another is at its address.
         contexts.launched(context(8), 3);
         assert_eq!(on(&contexts), [16]);

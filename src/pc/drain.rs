@@ -124,14 +124,19 @@ impl Records {
         pairs
     }
 
-    /// Fires the records.
+    /// Fires the records; those without a reason left say nothing.
     fn fire(&self) {
         if !probes::pc_sample_batch::enabled() {
             return;
         }
-        for pcs in self.pcs[..self.len()].chunks(BATCH_MAX) {
+        let mut told = self.pcs[..self.len()]
+            .iter()
+            .filter(|pc| pc.stall_reason_count > 0)
+            .peekable();
+        while told.peek().is_some() {
             let mut batch = [std::ptr::null::<c_void>(); BATCH_MAX];
-            for (place, pc) in batch.iter_mut().zip(pcs) {
+            let mut len = 0;
+            for (place, pc) in batch.iter_mut().zip(&mut told) {
                 // SAFETY: a record of ours, 64 reasons of ours, and a name of CUPTI's.
                 unsafe {
                     touch::bytes(pc, size_of::<PcSample>());
@@ -142,10 +147,11 @@ impl Records {
                     touch::string(pc.function_name);
                 }
                 *place = std::ptr::from_ref(pc).cast();
+                len += 1;
             }
             // SAFETY: the array is on this stack.
             unsafe { touch::bytes(batch.as_ptr(), size_of_val(&batch)) };
-            probes::pc_sample_batch::fire(batch.as_ptr(), pcs.len() as u32);
+            probes::pc_sample_batch::fire(batch.as_ptr(), len);
         }
     }
 }

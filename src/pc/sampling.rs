@@ -54,10 +54,12 @@ struct Turns {
     window: bool,
     /// Pairs it has brought.
     pairs: u64,
-    contexts: Vec<CUcontext>,
+    contexts: Vec<(CUcontext, bool)>,
     last: u64,
     /// Until when CUPTI is not asked, after it said that somebody else has the counters.
     pause: u64,
+    /// It said so the last time.
+    refused: bool,
     /// Turns in a row that found the hardware's buffer full.
     full: u32,
     /// Samples of code that CUPTI does not know, since then.
@@ -115,6 +117,7 @@ impl Sampling {
                 contexts: Vec::new(),
                 last: 0,
                 pause: 0,
+                refused: false,
                 full: 0,
                 foreign: 0,
                 heard: (0, 0),
@@ -170,6 +173,9 @@ impl Sampling {
             }
             return;
         };
+        if !was_on {
+            self.contexts.all_stale();
+        }
         // One at a time: each takes a tenth of a second, and others may want the machine.
         if let Some(context) = self.contexts.to_set_up() {
             self.set_up(session, api, functions, context);
@@ -297,7 +303,8 @@ impl Sampling {
             .store(contexts.len() as u64, Ordering::Relaxed);
         let mut brought = Brought::default();
         if now >= turns.pause {
-            for context in &contexts {
+            for (context, stale) in &contexts {
+                let deliver = deliver && !stale;
                 brought += self.fetch_one(turns, functions, *context, deliver, now);
             }
             self.listen(turns, brought, contexts.is_empty(), now);
@@ -318,6 +325,7 @@ impl Sampling {
         match turns.drain.turn(functions, context, slots, known, deliver) {
             Ok(brought) => {
                 turns.full = 0;
+                turns.refused = false;
                 turns.pairs += brought.pairs;
                 brought
             }
@@ -353,6 +361,7 @@ impl Sampling {
             999 => {
                 refusal::tell(error);
                 turns.pause = now + SECOND;
+                turns.refused = true;
             }
             _ => {
                 refusal::tell(error);
@@ -369,7 +378,8 @@ impl Sampling {
             .wrapping_add(block.get(Counter::GraphSampled));
         let (since, before) = turns.heard;
         turns.foreign += brought.total - brought.samples;
-        if brought.samples > 0 || idle || since == 0 || turns.full > 0 {
+        let explained = idle || turns.full > 0 || turns.refused;
+        if brought.samples > 0 || explained || since == 0 {
             turns.heard = (now, launches);
             turns.foreign = 0;
         } else if now.saturating_sub(since) >= SILENCE && launches.wrapping_sub(before) >= 10 {
