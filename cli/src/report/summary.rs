@@ -109,10 +109,9 @@ pub fn callers(view: &View<'_>, row: &KernelRow) -> Vec<(String, u128)> {
     let mut places: Vec<(String, u128)> = Vec::new();
     // Few stacks make up most of the time; a kernel launched from thousands has no one caller to name.
     for (stack, sum) in row.stacks.iter().take(1000) {
-        let Some(frame) = view.caller(*stack) else {
+        let Some(place) = view.callers(*stack) else {
             continue;
         };
-        let place = view.frame(frame);
         match places.iter_mut().find(|(known, _)| *known == place) {
             Some((_, ns)) => *ns += sum.total_ns,
             None => places.push((place, sum.total_ns)),

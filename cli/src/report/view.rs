@@ -14,6 +14,9 @@ pub const UNKNOWN: &str = "(unknown)";
 /// Frame above kernels whose launch or stack is not known.
 pub const NO_STACK: &str = "(stack not known)";
 
+/// Frames named by [`View::callers`].
+const CALLERS_MAX: usize = 3;
+
 /// A recording and its names, ready to be shown.
 #[derive(Debug)]
 pub struct View<'a> {
@@ -142,26 +145,55 @@ impl<'a> View<'a> {
     /// The frame that a person would call the launching one: the innermost Python frame outside installed
     /// packages, else the innermost Python frame, else the innermost frame outside CUDA's libraries and ours.
     pub fn caller(&self, stack: u32) -> Option<&'a Frame> {
-        let python = |f: &&Frame| f.module == 0 && self.name(f.file).ends_with(".py");
-        let installed = |f: &Frame| {
-            let file = self.name(f.file);
-            file.contains("/site-packages/")
-                || file.contains("/dist-packages/")
-                || file.contains("/lib/python3")
+        self.stack(stack).nth(self.caller_depth(stack))
+    }
+
+    /// [`View::caller`] in words, and up to two frames that called it, of its own kind: `f (a.py:3) < main (a.py:9)`.
+    pub fn callers(&self, stack: u32) -> Option<String> {
+        let caller = self.caller(stack)?;
+        let python = self.is_python(caller);
+        let start = |f: &Frame| {
+            let name = self.name(f.function);
+            matches!(name, "_start" | "start_thread" | "clone" | "clone3")
+                || name.starts_with("__libc_start")
         };
-        let cuda = |f: &Frame| {
-            let module = base(self.name(f.module));
-            ["libcuda", "libcupti", "libparcagpu", "libnvrtc"]
-                .iter()
-                .any(|lib| module.starts_with(lib))
-                || self.name(f.function).starts_with("__device_stub__")
-                || self.name(f.function).starts_with("cudaLaunch")
-        };
-        self.stack(stack)
-            .find(|f| python(f) && !installed(f))
-            .or_else(|| self.stack(stack).find(python))
-            .or_else(|| self.stack(stack).find(|f| !cuda(f)))
-            .or_else(|| self.stack(stack).next())
+        let words: Vec<String> = self
+            .stack(stack)
+            .skip(self.caller_depth(stack))
+            .filter(|f| self.is_python(f) == python && !start(f))
+            .take(CALLERS_MAX)
+            .map(|f| self.frame(f))
+            .collect();
+        Some(words.join(" < "))
+    }
+
+    fn caller_depth(&self, stack: u32) -> usize {
+        let at = |wanted: &dyn Fn(&Frame) -> bool| self.stack(stack).position(wanted);
+        at(&|f| self.is_python(f) && !self.is_installed(f))
+            .or_else(|| at(&|f| self.is_python(f)))
+            .or_else(|| at(&|f| !self.is_cuda(f)))
+            .unwrap_or(0)
+    }
+
+    fn is_python(&self, frame: &Frame) -> bool {
+        frame.module == 0 && self.name(frame.file).ends_with(".py")
+    }
+
+    fn is_installed(&self, frame: &Frame) -> bool {
+        let file = self.name(frame.file);
+        ["/site-packages/", "/dist-packages/", "/lib/python3"]
+            .iter()
+            .any(|folder| file.contains(folder))
+    }
+
+    fn is_cuda(&self, frame: &Frame) -> bool {
+        let module = base(self.name(frame.module));
+        let function = self.name(frame.function);
+        ["libcuda", "libcupti", "libparcagpu", "libnvrtc"]
+            .iter()
+            .any(|lib| module.starts_with(lib))
+            || function.starts_with("__device_stub__")
+            || function.starts_with("cudaLaunch")
     }
 
     /// Sentences that belong on top of every picture; the first says what share was sampled.
@@ -389,6 +421,58 @@ mod tests {
         let unknown = coverage(vec![process(None, &[]), process(Some(5), &[])]);
         assert!(unknown.sentence().contains("not known"));
         assert_eq!(coverage(vec![process(Some(9), &[])]).seen, Some(9));
+    }
+
+    #[test]
+    fn who_launched_is_the_programs_own_code() {
+        let names = [
+            "",
+            "cudaLaunchKernel",
+            "/x/libcudart.so.13",
+            "wrap",
+            "main",
+            "/x/app",
+            "app.c",
+            "_start",
+            "forward",
+            "/lib/python3/site-packages/t.py",
+            "step",
+            "/home/me/train.py",
+            "<module>",
+        ];
+        let frame = |function, module, file, line| Frame {
+            function,
+            module,
+            file,
+            line,
+        };
+        let rec = Recording {
+            names: names.map(str::to_owned).to_vec(),
+            frames: vec![
+                frame(1, 2, 0, 0),
+                frame(3, 5, 6, 7),
+                frame(4, 5, 6, 30),
+                frame(7, 5, 0, 0),
+                frame(8, 0, 9, 12),
+                frame(10, 0, 11, 3),
+                frame(12, 0, 11, 0),
+            ],
+            stacks: vec![
+                vec![],
+                vec![0, 1, 2, 3],
+                vec![0, 4, 1, 5, 2, 6, 3],
+                vec![0, 4, 3],
+                vec![0],
+            ],
+            ..Recording::default()
+        };
+        let view = View::new(&rec);
+        let callers = |stack| view.callers(stack).unwrap_or_default();
+        assert_eq!(callers(0), "");
+        assert_eq!(callers(1), "wrap (app.c:7) < main (app.c:30)");
+        assert_eq!(callers(2), "step (train.py:3) < <module> (train.py)");
+        assert_eq!(callers(3), "forward (t.py:12)");
+        assert_eq!(callers(4), "cudaLaunchKernel");
     }
 
     #[test]
