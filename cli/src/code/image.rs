@@ -19,6 +19,8 @@ const LE: LittleEndian = LittleEndian;
 
 /// Relocation of a 64-bit address; the only kind in sections of lines.
 const R_CUDA_64: RelocationType = RelocationType(2);
+/// Bytes of the smallest relocation.
+const RELOCATION: usize = 16;
 /// Functions kept of one cubin.
 const FUNCTIONS_MAX: usize = 1 << 20;
 /// Bytes of their names, all together.
@@ -205,11 +207,15 @@ fn debug_line(
         return Vec::new();
     };
     let mut line = section.data(LE, bytes).unwrap_or_default().to_vec();
+    // Many sections may claim the same bytes: all together have no more entries than there is room for.
+    let mut left = bytes.len() / RELOCATION;
     for relocations in sections.iter() {
         if relocations.info_link(LE) != own_index {
             continue;
         }
         if let Ok(Some((entries, _))) = relocations.rela(LE, bytes) {
+            let entries = &entries[..entries.len().min(left)];
+            left -= entries.len();
             for entry in entries {
                 if entry.r_type(LE, false) == R_CUDA_64 {
                     let addend = entry.r_addend(LE).cast_unsigned();
@@ -223,6 +229,8 @@ fn debug_line(
                 }
             }
         } else if let Ok(Some((entries, _))) = relocations.rel(LE, bytes) {
+            let entries = &entries[..entries.len().min(left)];
+            left -= entries.len();
             for entry in entries {
                 if entry.r_type(LE) == R_CUDA_64 {
                     relocate(

@@ -48,7 +48,8 @@ impl Jit {
         self.find(address)
     }
 
-    fn find(&self, address: u64) -> Option<Frames> {
+    /// The function at an address, as far as the map was read.
+    pub fn find(&self, address: u64) -> Option<Frames> {
         let (start, (length, frames)) = self.functions.range(..=address).next_back()?;
         (address - start < *length).then(|| Arc::clone(frames))
     }
@@ -73,7 +74,8 @@ impl Jit {
         }
     }
 
-    fn line(&mut self, line: &[u8]) {
+    /// Takes one line of the map; what is none is passed over.
+    pub fn line(&mut self, line: &[u8]) {
         let line = String::from_utf8_lossy(&line[..line.len().min(NAME_MAX + 64)]);
         let mut words = line.splitn(3, ' ');
         let mut number = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();

@@ -426,5 +426,9 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     write("symbols", "sysv", &tables(false));
     let file = recording();
     write("recording", "file", &file);
-    write("recording", "blocks", &blocks(&file));
+    for target in ["recording", "report"] {
+        write(target, "blocks", &blocks(&file));
+    }
+    let map = "7f0000000000 20 jitted\n0x1000 10 py::step:/srv/train.py\n";
+    write("jit", "map", map.as_bytes());
 }

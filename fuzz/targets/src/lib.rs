@@ -6,10 +6,10 @@
 //!
 //! * [`code`]: machine code that a program gives to the driver, its lines and instructions
 //! * [`nvtx`]: what a program says through NVTX
-//! * [`process`]: what the command reads of other processes: files, lines of /proc, the status block
+//! * [`process`]: what the command reads of other processes: files, lines of /proc, the status block, maps of JITs
 //! * [`events`]: what comes out of the ring buffer, and names of kernels
 //! * [`loaded`]: symbol tables of a library in memory
-//! * [`recording`]: files of `parcagpu record`
+//! * [`recording`]: files of `parcagpu record`, and what is drawn from them
 //! * [`environment`][]: variables
 
 pub mod code;
@@ -49,7 +49,9 @@ targets! {
     events = events::events;
     names = events::names;
     symbols = loaded::symbols;
+    jit = process::jit;
     recording = recording::recording;
+    report = recording::report;
 }
 
 /// Takes numbers off the front of the bytes; zero when they are used up.

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use parcagpu_abi::probe::PROVIDER;
 use parcagpu_cli::discover::parse_mapping;
 use parcagpu_cli::elf::{parse_notes, read_image};
+use parcagpu_cli::symbols::jit::Jit;
 
 use crate::Bytes;
 
@@ -41,6 +42,17 @@ pub fn elf(data: &[u8]) {
         let notes = parse_notes(data, base);
         // A note has 12 bytes of sizes, 8 of owner and 24 of addresses at least.
         assert!(notes.len() <= data.len() / 44);
+    }
+}
+
+/// The map that a JIT writes of the functions it made.
+pub fn jit(data: &[u8]) {
+    let mut jit = Jit::default();
+    for line in data.split(|byte| *byte == b'\n') {
+        jit.line(line);
+    }
+    for address in [0, 0x1000, 0x7f00_0000_0010, u64::MAX] {
+        jit.find(address);
     }
 }
 

@@ -5,13 +5,13 @@ use parcagpu_cli::recording::block::put;
 use parcagpu_cli::recording::format::{Kind, MAGIC, VERSION};
 use parcagpu_cli::recording::model::Recording;
 use parcagpu_cli::recording::reader::{Limits, read_from};
-use parcagpu_cli::report::{self, Format};
+use parcagpu_cli::report::{self as outputs_of, Format};
 
 use crate::Bytes;
 
 /// Blocks, each as its kind (u8), the length of its payload (u16) and the payload: checksums are put in here,
 /// since no mutation would ever get them right. What begins as a file does is read as it is.
-pub fn recording(data: &[u8]) {
+fn read(data: &[u8]) -> Option<Recording> {
     let mut file = Vec::new();
     if data.starts_with(&MAGIC) {
         file.extend_from_slice(data);
@@ -27,21 +27,29 @@ pub fn recording(data: &[u8]) {
         }
     }
     let limits = Limits { memory: 16 << 20 };
-    let Ok(recording) = read_from(&file[..], limits) else {
+    read_from(&file[..], limits).ok()
+}
+
+/// The file alone.
+pub fn recording(data: &[u8]) {
+    if let Some(recording) = read(data) {
+        check(&recording);
+    }
+}
+
+/// Everything that is drawn from it.
+pub fn report(data: &[u8]) {
+    let Some(recording) = read(data) else {
         return;
     };
-    check(&recording);
-    // Outputs cost a hundred times what reading does: every 16th input is for them.
-    if data.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)) % 16 == 0 {
-        outputs(&recording);
-    }
+    outputs(&recording);
 }
 
 /// Whatever a recording says, each output can be made of it, in text that is text.
 fn outputs(recording: &Recording) {
     for format in Format::ALL {
         let mut out = Vec::new();
-        report::write(recording, format, 0, &mut out).expect("memory takes all");
+        outputs_of::write(recording, format, 0, &mut out).expect("memory takes all");
         if format.is_lines() {
             let text = String::from_utf8(out).expect("UTF-8");
             // JSON has its own escapes.

@@ -7,8 +7,14 @@ use std::path::Path;
 
 use parcagpu_fuzz_targets::{TARGETS, Target, loaded};
 
-/// Mutations for each target; in a debug build all of them together take seconds.
-const MUTATIONS: u32 = 30_000;
+/// Mutations for each target, so many that in a debug build all of them together take seconds.
+fn mutations(target: &Target) -> u32 {
+    match target.name {
+        // Seven files for each input.
+        "report" => 1_000,
+        _ => 30_000,
+    }
+}
 /// Longest input.
 const LONGEST: usize = 2048;
 
@@ -117,7 +123,7 @@ fn replay(target: &Target) {
         run(target, name, bytes);
     }
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..MUTATIONS {
+    for _ in 0..mutations(target) {
         let (name, bytes) = &all[numbers.below(all.len())];
         let other = &all[numbers.below(all.len())].1;
         let mut bytes = bytes.clone();
@@ -140,7 +146,7 @@ macro_rules! tests {
     };
 }
 
-tests!(cubin fatbin lines sass nvtx environment elf maps status events names symbols recording);
+tests!(cubin fatbin lines sass nvtx environment elf maps status events names symbols jit recording report);
 
 /// Every target has a test and a program for cargo-fuzz, and the other way round.
 #[test]
