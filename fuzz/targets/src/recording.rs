@@ -5,7 +5,7 @@ use parcagpu_cli::recording::block::put;
 use parcagpu_cli::recording::format::{Kind, MAGIC, VERSION};
 use parcagpu_cli::recording::model::Recording;
 use parcagpu_cli::recording::reader::{Limits, read_from};
-use parcagpu_cli::report::{self as outputs_of, Format};
+use parcagpu_cli::report::{Format, write};
 
 use crate::Bytes;
 
@@ -49,7 +49,7 @@ pub fn report(data: &[u8]) {
 fn outputs(recording: &Recording) {
     for format in Format::ALL {
         let mut out = Vec::new();
-        outputs_of::write(recording, format, 0, &mut out).expect("memory takes all");
+        write(recording, format, 0, &mut out).expect("memory takes all");
         if format.is_lines() {
             let text = String::from_utf8(out).expect("UTF-8");
             // JSON has its own escapes.
