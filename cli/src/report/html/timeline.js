@@ -106,7 +106,7 @@ const timeline = (() => {
     for (let t = Math.ceil(view.from / s) * s; t <= view.to; t += s) {
       const px = x(t);
       g.fillRect(px, RULER - 6, 1, 6);
-      if (px > GUTTER + 2 && px < width - 40) g.fillText(tick(t, s), px + 4, RULER / 2);
+      if (px > GUTTER + 2 && px < width - 70) g.fillText(tick(t, s), px + 4, RULER / 2);
     }
     if (choose) {
       g.fillStyle = css("--accent");
@@ -128,7 +128,7 @@ const timeline = (() => {
       if (column < 0) return;
       // How full the column is shows as how strong it is.
       const full = lane.kind === "launch" ? 1 : Math.min(1, busy / (pixel * 0.9));
-      g.globalAlpha = (lit && !lit[lane.name[best]] ? 0.15 : 1) * (0.22 + 0.78 * full);
+      g.globalAlpha = (lit && !lit[lane.name[best]] ? 0.15 : 1) * (0.4 + 0.6 * full);
       g.fillStyle = colours[lane.name[best]];
       g.fillRect(column, y0, 1, h);
       g.globalAlpha = 1;
