@@ -147,6 +147,14 @@ fn views_of_other_users_processes_need_ptrace_too() {
             assert_eq!(json["processes"][0]["launches_seen"], 4);
         }
     }
+    let file = public.dir.path().join("recording");
+    let file = file.to_str().unwrap();
+    let record = ["record", "--output", file, "--pid", &pid, "--seconds", "0"];
+    let out = parcagpu_with("bpf,perfmon", &record);
+    assert_eq!(out.status.code(), Some(2), "{}", err(&out));
+    assert!(err(&out).contains("CAP_SYS_PTRACE"), "{}", err(&out));
+    let out = parcagpu_with("bpf,perfmon,sys_ptrace", &record);
+    assert!(out.status.success(), "{}", err(&out));
     // All processes: what cannot be seen is told.
     let all = parcagpu_with("bpf,perfmon", &["trace", "--seconds", "0"]);
     assert!(all.status.success(), "{}", err(&all));

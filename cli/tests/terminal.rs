@@ -314,17 +314,17 @@ fn devices_meet_by_uuid_and_are_half_busy() {
     let pids: Vec<String> = apps.iter().map(|a| a.pid().to_string()).collect();
     let mut top = Pty::top(&["--pid", &pids[0], "--pid", &pids[1], "--pid", &pids[2]]);
     top.shows("no kernel yet");
-    // Eight seconds, half of them busy, on each of the first GPU's processes; they take turns.
-    apps[0].obey("half 4000 1000000");
-    apps[1].obey("half 4000 1000000");
-    apps[2].obey("half 4000 1000000");
-    apps[2].obey("seen 4000");
+    // Sixteen seconds, half of them busy, on each of the first GPU's processes; they take turns.
+    apps[0].obey("half 8000 1000000");
+    apps[1].obey("half 8000 1000000");
+    apps[2].obey("half 8000 1000000");
+    apps[2].obey("seen 8000");
     top.press("2");
-    let screen = top.until(|s| s.contains("0000cd") && s.contains("~8.00 s"));
+    let screen = top.until(|s| s.contains("0000cd") && s.contains("~16.00 s"));
     let shared = line(&screen, "GPU-00000000-0000-0000-0000-0000000000ab");
     let words: Vec<&str> = shared.split_whitespace().collect();
-    assert_eq!(words[1..3], ["2", "8,000"], "{screen}");
-    assert_eq!(words[3..5].join(" "), "8.00 s", "{screen}");
+    assert_eq!(words[1..3], ["2", "16,000"], "{screen}");
+    assert_eq!(words[3..5].join(" "), "16.00 s", "{screen}");
     // Two to seven seconds ago, once that lies after our beginning.
     let screen = top.until(|s| s.contains('%') && line(s, "0000cd").contains("100.0 %"));
     assert_eq!(line(&screen, "0000cd").matches('~').count(), 2, "{screen}");
