@@ -12,7 +12,7 @@ use object::elf::{
     EM_CUDA, FileHeader64, RelocationType, SHF_EXECINSTR, SHT_PROGBITS, SHT_SYMTAB, STT_FUNC,
 };
 use object::read::elf::{FileHeader, Rel, Rela, SectionHeader, SectionTable, Sym, SymbolTable};
-use object::{LittleEndian, SectionIndex, SymbolIndex};
+use object::{LittleEndian, SymbolIndex};
 
 type Elf = FileHeader64<LittleEndian>;
 const LE: LittleEndian = LittleEndian;
@@ -273,12 +273,4 @@ fn relocate(
     *place = (u64::from(section) << 32)
         .wrapping_add(offset)
         .to_le_bytes();
-}
-
-/// Index of a section, for those who compare with the file itself.
-pub fn section_index(bytes: &[u8], name: &[u8]) -> Option<u32> {
-    let header = Elf::parse(bytes).ok()?;
-    let sections = header.sections(LE, bytes).ok()?;
-    let (SectionIndex(index), _) = sections.section_by_name(LE, name)?;
-    u32::try_from(index).ok()
 }
