@@ -113,7 +113,7 @@ fn every_record_sent_is_received_or_counted_as_dropped() {
         let mut command = Command::new(reader);
         let view = View::of(command.arg(&fixture().lib).arg(RING));
         let mut app = App::start(&fixture().lib);
-        app.await_semaphores_at_least_one();
+        // It was attached before the app began.
         let said = app.obey(&flood);
         let memory = peak(view.pid());
         let (_, err) = view.end();
