@@ -6,7 +6,7 @@
 //! * Exit waits for our thread, at most 400 ms; `_exit` and signals end the process without us.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use once_cell::race::{OnceBool, OnceBox};
@@ -37,7 +37,40 @@ static EXIT_REGISTERED: AtomicU32 = AtomicU32::new(0);
 /// Whether this process was forked from one that had a session.
 #[inline]
 pub fn in_forked_child() -> bool {
-    IN_CHILD.load(Ordering::Relaxed)
+    IN_CHILD.load(Ordering::Relaxed) || is_wiped()
+}
+
+/// A page that reads 1, and 0 in a copy of this process, however that was made.
+static MARK: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A child made by a bare `clone` runs no handler of ours; asking for the process id would be a system call,
+/// which the program may have forbidden itself.
+#[inline]
+fn is_wiped() -> bool {
+    let mark = MARK.load(Ordering::Relaxed);
+    // SAFETY: a page of ours that is never unmapped.
+    !mark.is_null() && unsafe { mark.read_volatile() } == 0
+}
+
+/// Makes the page. Without it such a child counts as this process, and its end waits for a thread that it
+/// does not have.
+fn mark_process() {
+    const PAGE: usize = 4096;
+    // SAFETY: a new private page; the kernel clears it in copies of the process.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mode = libc::PROT_READ | libc::PROT_WRITE;
+        let page = libc::mmap(std::ptr::null_mut(), PAGE, mode, flags, -1, 0);
+        if page == libc::MAP_FAILED {
+            return;
+        }
+        if libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) == 0 {
+            page.cast::<u8>().write_volatile(1);
+            MARK.store(page.cast(), Ordering::Relaxed);
+        } else {
+            libc::munmap(page, PAGE);
+        }
+    }
 }
 
 /// Whether this copy of the library has nothing to do: it was switched off, or the loader has another
@@ -140,6 +173,7 @@ pub fn start(way: Way) {
     let session = session::make(config);
     // SAFETY: the handler does only what a forked child may.
     unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
+    mark_process();
     register_exit();
     for problem in &problems {
         errors::report(0, "configuration", &problem.0);
@@ -221,10 +255,7 @@ pub fn register_exit() {
 }
 
 extern "C" fn on_exit() {
-    // SAFETY: getpid has no preconditions.
-    let pid = unsafe { libc::getpid() } as u32;
-    // A child made without atfork handlers has no thread of ours either.
-    if in_forked_child() || status::block().pid.load(Ordering::Relaxed) != pid {
+    if in_forked_child() {
         return;
     }
     if ENDING.swap(true, Ordering::Relaxed) {

@@ -300,6 +300,7 @@ static void *thread(void *arg)
 	if (context)
 		cuCtxSetCurrent(context);
 	run(p);
+	free(p);
 	return NULL;
 }
 

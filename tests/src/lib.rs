@@ -10,6 +10,7 @@
 //! * [`drivers`]: the simulated driver with functions missing or changed
 //! * [`hosts`]: programs that a suite compiles for itself
 //! * [`compilers`]: NVIDIA's compilers, for real machine code
+//! * [`full`]: shortened or long
 //! * [`trace`]: events as `parcagpu trace --json` prints them
 //! * [`agent`]: events as Parca's agent would read them, by a BPF program of ours
 //! * [`block`]: status block, semaphores and mappings of a process
@@ -23,6 +24,7 @@ pub mod block;
 pub mod compare;
 pub mod compilers;
 pub mod drivers;
+pub mod full;
 pub mod hosts;
 pub mod lab;
 pub mod mock_log;

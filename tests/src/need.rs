@@ -17,6 +17,11 @@ pub fn bpf(test: &str) -> bool {
     }
 }
 
+/// Whether [`bpf`] would say yes, without a word.
+pub fn may_bpf() -> bool {
+    bpf_missing().is_none()
+}
+
 /// A program that is found in `PATH`.
 pub fn program(test: &str, name: &str) -> bool {
     let found = std::env::var_os("PATH")

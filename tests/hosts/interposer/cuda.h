@@ -92,7 +92,7 @@ static void cuda_find(struct cuda *c)
 
 #define KERNEL_TEXT ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry host_kernel()\n{\n\tret;\n}\n"
 
-static void cuda_context(struct cuda *c)
+static inline void cuda_context(struct cuda *c)
 {
 	int device;
 
