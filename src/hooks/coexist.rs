@@ -287,6 +287,7 @@ impl Handler<(), CUptiResult> for Finalize {
         if let Some(wished) = wished {
             holder::finalized();
             Wish::end(wished);
+            watch::look_soon();
         }
     }
 }

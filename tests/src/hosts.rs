@@ -186,20 +186,54 @@ impl<'a> Case<'a> {
         Run { ended, calls }
     }
 
-    /// Runs both, and asserts that they are the same to everybody but the library.
+    /// Runs both, at once, and asserts that they are the same to everybody but the library.
     #[track_caller]
     pub fn check(&self) -> Seen {
-        let bare = self.bare();
+        let (bare, seen) = self.both();
         assert_eq!(bare.ended.code(), 0, "bare: {}", bare.ended.stderr);
-        self.check_against(bare)
+        seen.same(bare)
+    }
+
+    /// The bare run, and the one with the library under a consumer: most programs here wait most of the time.
+    #[track_caller]
+    fn both(&self) -> (Run, Unjudged) {
+        std::thread::scope(|scope| {
+            let bare = scope.spawn(|| self.one(Mode::Bare));
+            let seen = self.consumed();
+            (
+                bare.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
+                seen,
+            )
+        })
+    }
+
+    #[track_caller]
+    fn consumed(&self) -> Unjudged {
+        let consumer = Consumer::new(self.lab);
+        let with = self.one(self.mode);
+        Unjudged {
+            with,
+            events: consumer.end(),
+        }
     }
 
     /// The same with any exit status.
     #[track_caller]
     pub fn check_against(&self, bare: Run) -> Seen {
-        let consumer = Consumer::new(self.lab);
-        let with = self.one(self.mode);
-        let events = consumer.end();
+        self.consumed().same(bare)
+    }
+}
+
+/// A run with the library that was not compared yet.
+struct Unjudged {
+    with: Run,
+    events: Told,
+}
+
+impl Unjudged {
+    #[track_caller]
+    fn same(self, bare: Run) -> Seen {
+        let Self { with, events } = self;
         compare::same(&bare, &with);
         same_cupti(&bare.calls, &with.calls);
         Seen { bare, with, events }

@@ -11,6 +11,7 @@
 //! * [`hosts`]: programs that a suite compiles for itself
 //! * [`compilers`]: NVIDIA's compilers, for real machine code
 //! * [`full`]: shortened or long
+//! * [`together`]: variants that wait, at once
 //! * [`trace`]: events as `parcagpu trace --json` prints them
 //! * [`agent`]: events as Parca's agent would read them, by a BPF program of ours
 //! * [`block`]: status block, semaphores and mappings of a process
@@ -31,4 +32,5 @@ pub mod mock_log;
 pub mod need;
 pub mod notes;
 pub mod program;
+pub mod together;
 pub mod trace;

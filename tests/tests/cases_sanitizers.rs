@@ -49,7 +49,10 @@ fn prepared(program: Program, sampled: bool) -> Program {
 fn assert_clean(bare: &Ended, with: &Ended, what: &str) {
     assert_eq!(bare.code(), with.code(), "{what}: {}", with.stderr);
     assert_eq!(bare.stdout, with.stdout, "{what}: {}", with.stderr);
-    let reports = with.stderr.split("\n\n").flat_map(|part| part.split("== \n"));
+    let reports = with
+        .stderr
+        .split("\n\n")
+        .flat_map(|part| part.split("== \n"));
     for report in reports {
         assert!(!is_about_us(report), "{what}: {report}");
     }
@@ -70,7 +73,8 @@ fn is_about_us(report: &str) -> bool {
 #[test]
 fn whose_report_it_is() {
     let ours = "lost\n at malloc\n by parcagpu::watch::start\n by mock_cuda::init\n";
-    let theirs = "lost\n at malloc\n by mock_cuda::graph\n by parcagpu_interpose::handle\n by main\n";
+    let theirs =
+        "lost\n at malloc\n by mock_cuda::graph\n by parcagpu_interpose::handle\n by main\n";
     assert!(is_about_us(ours) && !is_about_us(theirs) && !is_about_us("lost\n by main"));
 }
 

@@ -8,6 +8,7 @@ use parcagpu_tests::block;
 use parcagpu_tests::hosts::{Case, Consumer, compile, lab};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
+use parcagpu_tests::together::at_once;
 
 const LOAD: &str = "init launch 10 load libcupti.so.13";
 const SHORT: Duration = Duration::from_secs(20);
@@ -34,9 +35,10 @@ fn traces_under_load() {
     if !need::bpf("traces_under_load") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
-    for (lock, rate) in [("0", "100"), ("1", "100"), ("0", "1e9")] {
+    let cases = [("0", "100"), ("1", "100"), ("0", "1e9")];
+    at_once(cases, |(lock, rate)| {
+        let lab = lab();
+        let tool = tool(&lab);
         let words = format!(
             "{LOAD} thread until 8 launch 1 sleep 1 end end thread until 8 launch 1 sleep 1 end end \
              repeat 3 sleep 100 subscribe register on sleep 100 flush 0 off flush 1 report unsubscribe sleep 2300 end \
@@ -61,7 +63,7 @@ fn traces_under_load() {
         assert_eq!(turns.count(), 3, "{errors:?}");
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert!(told.launches().len() > 100, "{}", told.launches().len());
-    }
+    });
 }
 
 /// Handed over while a kernel of a launch that we sampled still runs and holds our buffer.
@@ -72,7 +74,7 @@ fn handed_over_beside_a_long_kernel() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} subscribe register on launch 2 sync flush 0 report off unsubscribe sleep 3000 launch 2 sync"
+        "{LOAD} subscribe register on launch 2 sync flush 0 report off unsubscribe sleep 2500 launch 2 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words)
         .env("MOCK_CUDA_KERNEL_NS", "100000000")
@@ -90,8 +92,8 @@ fn second_version_of_subscribe() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} subscribe2 register resource 1 on launch 50 sync flush 0 off report sleep 3000 launch 7 sync \
-         on launch 5 sync flush 0 off report unsubscribe sleep 3000 launch 20 sync"
+        "{LOAD} subscribe2 register resource 1 on launch 50 sync flush 0 off report sleep 2500 launch 7 sync \
+         on launch 5 sync flush 0 off report unsubscribe sleep 2500 launch 20 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();
     let reports = reports(&seen.with.ended.stdout);
@@ -145,25 +147,26 @@ fn ends_of_a_guest() {
     if !need::bpf("ends_of_a_guest") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
-    for (end, status) in [
+    let ends = [
         ("exit 7", 7),
         ("fork say child exit 3 end launch 5 sync exit 8", 8),
         ("unsubscribe exit 9", 9),
         ("finalize exit 6", 6),
-    ] {
+    ];
+    at_once(ends, |(end, status)| {
+        let lab = lab();
+        let tool = tool(&lab);
         let words = format!(
-            "{LOAD} subscribe register launches 1 on launch 10 sync flush 0 off report sleep 3000 launch 20 \
+            "{LOAD} subscribe register launches 1 on launch 10 sync flush 0 off report sleep 2500 launch 20 \
              sync report {end}"
         );
         let case = Case::new(&lab, &tool, &words);
         let bare = case.bare();
-        assert_eq!(bare.ended.code(), status);
+        assert_eq!(bare.ended.code(), status, "{end}");
         let seen = case.check_against(bare);
         let more = if end.starts_with("fork") { 5 } else { 0 };
         seen.launches(30 + more);
-    }
+    });
 }
 
 /// Many threads subscribe at once: as bare, exactly one of them gets through at a time.

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::status::State;
 use parcagpu_tests::artefacts::sim;
 use parcagpu_tests::block;
+use parcagpu_tests::full;
 use parcagpu_tests::hosts::{Case, Consumer, Seen, compile, lab, one_error};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log;
 use parcagpu_tests::need;
+use parcagpu_tests::together::at_once;
 
 const LOAD: &str = "init launch 10 load libcupti.so.13";
 const SHORT: Duration = Duration::from_secs(20);
@@ -200,24 +202,22 @@ fn re_entrant() {
     if !need::bpf("re_entrant") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
-    for lock in ["0", "1"] {
-        for what in ["1", "2"] {
-            let words = format!(
-                "{LOAD} subscribe register launches 1 on launch 5 inside {what} launch 5 launches 1 launch 5 \
-                 sync flush 0 off report unsubscribe sleep 3000 launch 5 sync"
-            );
-            let seen = Case::new(&lab, &tool, &words)
-                .env("MOCK_CUPTI_LOCK", lock)
-                .env("MOCK_CUPTI_STRICT", "1")
-                .check();
-            let stdout = &seen.with.ended.stdout;
-            assert!(stdout.contains("records 15 foreign 0"), "{stdout}");
-            assert!(stdout.contains("inside"), "{stdout}");
-            seen.launches(15);
-        }
-    }
+    let cases = [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")];
+    at_once(cases, |(lock, what)| {
+        let lab = lab();
+        let words = format!(
+            "{LOAD} subscribe register launches 1 on launch 5 inside {what} launch 5 launches 1 launch 5 \
+             sync flush 0 off report unsubscribe sleep 2500 launch 5 sync"
+        );
+        let seen = Case::new(&lab, tool(&lab), &words)
+            .env("MOCK_CUPTI_LOCK", lock)
+            .env("MOCK_CUPTI_STRICT", "1")
+            .check();
+        let stdout = &seen.with.ended.stdout;
+        assert!(stdout.contains("records 15 foreign 0"), "{stdout}");
+        assert!(stdout.contains("inside"), "{stdout}");
+        seen.launches(15);
+    });
 }
 
 /// The program finalises CUPTI, after a trace and out of the blue.
@@ -226,21 +226,21 @@ fn finalized_by_the_program() {
     if !need::bpf("finalized_by_the_program") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
-    for own in [
+    let own = [
         "subscribe register on launch 5 sync flush 0 report off finalize",
         "subscribe register on launch 5 sync flush 1 finalize report",
         "finalize finalize",
-    ] {
-        let words = format!("{LOAD} {own} sleep 3000 launch 5 sync say done exit 4");
-        let case = Case::new(&lab, &tool, &words);
+    ];
+    at_once(own, |own| {
+        let lab = lab();
+        let words = format!("{LOAD} {own} sleep 2500 launch 5 sync say done exit 4");
+        let case = Case::new(&lab, tool(&lab), &words);
         let bare = case.bare();
         assert_eq!(bare.ended.code(), 4, "{}", bare.ended.stderr);
         let seen = case.check_against(bare);
         let count = seen.events.launches().len();
         assert_eq!(count, 15, "{own}: {:?}", seen.events.errors());
-    }
+    });
 }
 
 /// Ends while the tool holds CUPTI: the status is the program's, and it is quick.
@@ -276,7 +276,7 @@ fn forks_while_yielded() {
     let lab = lab();
     let words = format!(
         "{LOAD} subscribe register on launch 5 fork say child sleep 300 exit 5 end launch 5 sync flush 0 report off \
-         fork say quiet end unsubscribe sleep 3000 launch 5 sync"
+         fork say quiet end unsubscribe sleep 2500 launch 5 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();
     let stdout = &seen.with.ended.stdout;
@@ -312,12 +312,13 @@ fn race() {
         return;
     }
     const LONG: Duration = Duration::from_secs(10);
+    let seconds = full::pick(3, 5);
     let lab = lab();
     let tool = tool(&lab);
     for (lock, pause) in [("0", ""), ("1", "sleep 1"), ("0", "sleep 150")] {
         let words = format!(
-            "{LOAD} thread until 5 attempt {pause} end end thread until 5 launch 1 end end \
-             thread until 5 launch 1 end end join sync refused say done"
+            "{LOAD} thread until {seconds} attempt {pause} end end thread until {seconds} launch 1 end end \
+             thread until {seconds} launch 1 end end join sync refused say done"
         );
         let mut host = Case::new(&lab, &tool, &words)
             .unlogged()

@@ -9,6 +9,7 @@ use parcagpu_tests::block;
 use parcagpu_tests::hosts::{Case, Consumer, Told, compile, lab, one_error};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
+use parcagpu_tests::together::at_once;
 
 const LOAD: &str = "init launch 10 load libcupti.so.13";
 const TRACE: &str = "subscribe register on launch 50 sync flush 0 off report unsubscribe";
@@ -43,11 +44,10 @@ fn a_trace() {
     if !need::bpf("a_trace") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
-    for lock in ["0", "1"] {
-        let words = format!("{LOAD} {TRACE} sleep 3000 launch 20 sync say done");
-        let seen = Case::new(&lab, &tool, &words)
+    at_once(["0", "1"], |lock| {
+        let lab = lab();
+        let words = format!("{LOAD} {TRACE} sleep 2500 launch 20 sync say done");
+        let seen = Case::new(&lab, tool(&lab), &words)
             .env("MOCK_CUPTI_LOCK", lock)
             .check();
         assert!(
@@ -62,7 +62,7 @@ fn a_trace() {
         assert_eq!(turns(&seen.events), 1, "{:?}", seen.events.errors());
         let (_, _, message) = seen.one_error("CUPTI is held by");
         assert!(message.contains("/tool"), "{message}");
-    }
+    });
 }
 
 /// What the status block says meanwhile, and how soon we are back.
@@ -158,7 +158,7 @@ fn a_hundred_traces() {
     let lab = lab();
     let words = format!(
         "{LOAD} repeat 100 subscribe register on launch 2 sync flush 0 off unsubscribe launch 1 end report \
-         sleep 3000 launch 5 sync"
+         sleep 2500 launch 5 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();
     let stdout = &seen.with.ended.stdout;
@@ -180,7 +180,7 @@ fn a_hundred_subscribers() {
     let lab = lab();
     let words = format!(
         "{LOAD} repeat 100 subscribe launches 1 launch 1 launches 0 unsubscribe sleep 130 launch 1 end report \
-         sleep 1000 launch 5 sync"
+         sleep 500 launch 5 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();
     let stdout = &seen.with.ended.stdout;
@@ -203,29 +203,29 @@ fn quiet_tracer() {
     if !need::bpf("quiet_tracer") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
-    for own in [
+    let own = [
         "",
         "resource 1",
         "resource 1 launches 1",
         "all 1",
         "launches 1 launches 0",
-    ] {
-        println!("{own}");
+    ];
+    at_once(own, |own| {
+        let lab = lab();
         let words = format!(
-            "{LOAD} subscribe register {own} on launch 10 sync flush 0 off report sleep 3000 \
+            "{LOAD} subscribe register {own} on launch 10 sync flush 0 off report sleep 2500 \
              launch 20 module sync report on launch 30 sync flush 0 off report launch 3 sync \
-             sleep 3000 launch 5 module sync report"
+             sleep 2500 launch 5 module sync report"
         );
-        let seen = Case::new(&lab, &tool, &words).check();
+        let seen = Case::new(&lab, tool(&lab), &words).check();
         let stdout = &seen.with.ended.stdout;
         for records in ["records 10 foreign 0", "records 30 foreign 0"] {
-            assert!(stdout.contains(records), "{stdout}");
+            assert!(stdout.contains(records), "{own}: {stdout}");
         }
         seen.launches(35);
-        assert_eq!(turns(&seen.events), 2, "{:?}", seen.events.errors());
-    }
+        let told = turns(&seen.events);
+        assert_eq!(told, 2, "{own}: {:?}", seen.events.errors());
+    });
 }
 
 /// A quiet tracer that switches callbacks while we are its guest, ends its subscription then, and
@@ -237,9 +237,9 @@ fn guest_of_a_tracer_that_moves() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} subscribe register on launch 10 sync flush 0 off report sleep 3000 launch 20 sync \
+        "{LOAD} subscribe register on launch 10 sync flush 0 off report sleep 2500 launch 20 sync \
          launches 1 launch 4 launches 0 launch 4 resource 1 module sync report unsubscribe sleep 500 launch 6 \
-         sync subscribe launches 1 launch 2 unsubscribe report {TRACE} sleep 3000 launch 5 sync"
+         sync subscribe launches 1 launch 2 unsubscribe report {TRACE} sleep 2500 launch 5 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();
     let stdout = &seen.with.ended.stdout;
@@ -257,8 +257,8 @@ fn activity_only() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} register on launch 50 sync flush 0 off report sleep 3000 launch 20 sync \
-         on launch 30 sync flush 0 off report sleep 3000 launch 5 sync report"
+        "{LOAD} register on launch 50 sync flush 0 off report sleep 2500 launch 20 sync \
+         on launch 30 sync flush 0 off report sleep 2500 launch 5 sync report"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();
     let stdout = &seen.with.ended.stdout;
@@ -274,26 +274,26 @@ fn ways_to_cupti() {
     if !need::bpf("ways_to_cupti") {
         return;
     }
-    let lab = lab();
-    let tool = tool(&lab);
     let path = parcagpu_tests::artefacts::sim().join("libcupti.so.13");
-    for load in [
-        format!("loadlocal {}", path.display()),
-        format!("load {}", path.display()),
-        "loadlocal libcupti.so.13".to_owned(),
-    ] {
-        let words =
-            format!("init launch 10 sync sleep 1500 {load} {TRACE} sleep 3000 launch 20 sync");
-        let seen = Case::new(&lab, &tool, &words).check();
+    // Another file, a path, a name; and loaded before the driver.
+    let cases = [
+        format!(
+            "init launch 10 sync sleep 1500 loadlocal {}",
+            path.display()
+        ),
+        format!("init launch 10 sync sleep 1500 load {}", path.display()),
+        "init launch 10 sync sleep 1500 loadlocal libcupti.so.13".to_owned(),
+        "load libcupti.so.13 init launch 10".to_owned(),
+    ];
+    at_once(cases, |load| {
+        let lab = lab();
+        let words = format!("{load} {TRACE} sleep 2500 launch 20 sync");
+        let seen = Case::new(&lab, tool(&lab), &words).check();
         let stdout = &seen.with.ended.stdout;
-        assert!(stdout.contains("records 50 foreign 0"), "{stdout}");
+        assert!(stdout.contains("records 50 foreign 0"), "{load}: {stdout}");
         seen.launches(30);
-        assert_eq!(turns(&seen.events), 1);
-    }
-    // Loaded before the driver.
-    let words = format!("load libcupti.so.13 init launch 10 {TRACE} sleep 3000 launch 20 sync");
-    let seen = Case::new(&lab, &tool, &words).check();
-    seen.launches(30);
+        assert_eq!(turns(&seen.events), 1, "{load}");
+    });
 }
 
 /// A libcupti in a namespace of its own, which sees a driver of its own: as bare.
@@ -304,7 +304,7 @@ fn cupti_in_another_namespace() {
     }
     let lab = lab();
     let words =
-        format!("init launch 10 sync loadspace libcupti.so.13 {TRACE} sleep 3000 launch 20 sync");
+        format!("init launch 10 sync loadspace libcupti.so.13 {TRACE} sleep 2500 launch 20 sync");
     let seen = Case::new(&lab, tool(&lab), &words).unlogged().check();
     let count = seen.events.launches().len();
     assert!((30..=80).contains(&count), "{count}");

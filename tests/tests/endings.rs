@@ -7,6 +7,7 @@ use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::agent::{Agent, Kind, Options};
 use parcagpu_tests::block;
 use parcagpu_tests::compare::same_output;
+use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 
@@ -138,12 +139,14 @@ fn exits() {
         return;
     }
     let lab = Lab::new();
-    for end in EXITS {
-        same_output(
-            &lab,
-            &format!("init launch 200 graph 3 replay 10 {end}"),
-            |p| p,
-        );
+    for _ in 0..full::pick(1, 100) {
+        for end in EXITS {
+            same_output(
+                &lab,
+                &format!("init launch 200 graph 3 replay 10 {end}"),
+                |p| p,
+            );
+        }
     }
 }
 
@@ -154,14 +157,16 @@ fn exits_with_threads() {
         return;
     }
     let lab = Lab::new();
-    for end in EXITS {
-        let words = format!(
-            "init thread flat 60 end thread flat 60 end thread graph 3 replayflat 60 end sleep 150 {end}"
-        );
-        same_output(&lab, &words, |p| {
-            p.env("MOCK_CUPTI_EXIT_BUFFERS", "1")
-                .env("MOCK_CUPTI_STRICT", "1")
-        });
+    for _ in 0..full::pick(1, 100) {
+        for end in EXITS {
+            let words = format!(
+                "init thread flat 60 end thread flat 60 end thread graph 3 replayflat 60 end sleep 150 {end}"
+            );
+            same_output(&lab, &words, |p| {
+                p.env("MOCK_CUPTI_EXIT_BUFFERS", "1")
+                    .env("MOCK_CUPTI_STRICT", "1")
+            });
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
 use parcagpu_tests::block::wait_state;
 use parcagpu_tests::compare;
+use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::need;
@@ -319,9 +320,10 @@ fn one_lock_in_cupti() {
         return;
     }
     let lab = Lab::new();
+    let seconds = full::pick(5, 60);
     let words = format!(
-        "init {} thread graph 3 replayflat 5 end join sync",
-        "thread flat 5 end ".repeat(16)
+        "init {} thread graph 3 replayflat {seconds} end join sync",
+        format!("thread flat {seconds} end ").repeat(16)
     );
     let mut host = lab
         .host(Mode::Preload, &words)
@@ -337,7 +339,7 @@ fn one_lock_in_cupti() {
         std::thread::sleep(Duration::from_millis(300));
         turns += 1;
         assert!(
-            turns < 80,
+            turns < 16 * seconds,
             "{}",
             parcagpu_tests::program::stacks(host.pid())
         );

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parcagpu_tests::artefacts::sim;
 use parcagpu_tests::drivers::driver_without;
+use parcagpu_tests::full;
 use parcagpu_tests::hosts::{Case, Consumer, compile, lab};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
@@ -166,7 +167,8 @@ fn bad_arguments_first() {
     assert_eq!((with.code(), with.stderr.as_str()), (0, ""));
 }
 
-/// A loop of dlopen and dlclose beside eight launching threads.
+/// A loop of dlopen and dlclose beside eight launching threads: nothing is lost or reported, and the loop slows
+/// them by no more than it does bare (B08).
 #[test]
 fn loads_beside_launches() {
     if !need::bpf("loads_beside_launches") {
@@ -179,23 +181,47 @@ fn loads_beside_launches() {
         "libchurn.so",
         &["-shared", "-fPIC"],
     );
+    let seconds = full::pick(3, 30);
     let words = format!(
-        "open libcuda.so.1 init context churn 8 {} 10 sync say done",
+        "open libcuda.so.1 init context churn 8 - {seconds} churn 8 {} {seconds} sync say done",
         small.display()
     );
+    let rates = lab.file("rates");
     let case = Case::new(&lab, ways(&lab), &words)
         .unlogged()
+        .env("LAUNCHES_FILE", &rates)
         .with("PARCAGPU_RATE_LIMIT", "100");
+    // Launches with the loop, as a part of those without it.
+    let kept = || {
+        let text = std::fs::read_to_string(&rates).expect("the program wrote it");
+        std::fs::remove_file(&rates).expect("it is there");
+        let counts: Vec<f64> = text.lines().map(|l| l.parse().expect("a number")).collect();
+        counts[1] / counts[0]
+    };
+    let bare = case
+        .build(Mode::Bare)
+        .run(Duration::from_secs(3 * seconds))
+        .ok();
+    let bare_kept = kept();
     let consumer = Consumer::new(&lab);
     let host = case.build(Mode::Preload).start();
     let ended = host
-        .wait_with(Duration::from_secs(20), || consumer.poll())
+        .wait_with(Duration::from_secs(3 * seconds), || consumer.poll())
         .ok();
-    assert_eq!(ended.stdout, "cuInit 0\nopened and closed\ndone\n");
+    assert_eq!(ended.stdout, bare.stdout);
     assert_eq!(ended.stderr, "");
+    let with_kept = kept();
+    assert!(
+        with_kept > 0.8 * bare_kept,
+        "{with_kept:.2} of the launches, bare {bare_kept:.2}"
+    );
     let told = consumer.end();
-    let count = told.launches().len();
-    // Eight threads, 100 a second each, ten seconds.
-    assert!((1000..9000).contains(&count), "{count} launches");
+    let count = told.launches().len() as u64;
+    // Eight threads, 100 a second each.
+    let most = 2 * 8 * 100 * seconds;
+    assert!(
+        (most / 8..most * 9 / 8).contains(&count),
+        "{count} launches"
+    );
     assert_eq!(told.errors(), []);
 }

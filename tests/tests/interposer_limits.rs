@@ -41,6 +41,37 @@ fn starts_with_a_jump() {
     assert_eq!(seen.subscriptions(), 1);
 }
 
+/// Functions that begin as the compiler makes them for control-flow enforcement (B11): hooked, and the first
+/// instruction stays what an indirect call needs.
+#[test]
+fn starts_with_a_landing_mark() {
+    if !need::bpf("starts_with_a_landing_mark") {
+        return;
+    }
+    let lab = lab();
+    // endbr64, the driver's prologue, and back to the state at entry.
+    let mut code = vec![0xf3, 0x0f, 0x1e, 0xfa];
+    code.extend([0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x48, 0x83, 0xec, 0x08]);
+    code.extend([0x48, 0x83, 0xc4, 0x08, 0x41, 0x5c, 0x5d]);
+    code.extend(to_body(code.len() as u8));
+    let driver = driver_with_code(&lab, "marked", "cuLaunchKernel", &code, None);
+    let case = Case::new(&lab, ways(&lab), &format!("open libcuda.so.1 {WORK}")).driver(driver);
+    case.check().launches(LAUNCHES).no_errors();
+    // With shadow stacks, where processor and kernel have them.
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if !processor.contains("user_shstk") {
+        need::skip(
+            "starts_with_a_landing_mark, shadow stacks",
+            "shstk",
+            "this processor or kernel has no shadow stacks",
+        );
+        return;
+    }
+    case.env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=SHSTK,IBT")
+        .check()
+        .launches(LAUNCHES);
+}
+
 /// `cuLaunchKernel` is three bytes, with another function right behind, whose bytes stay.
 #[test]
 fn three_bytes() {

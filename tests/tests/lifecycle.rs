@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::agent::{Agent, Kind, Options};
 use parcagpu_tests::block::{self, wait_state};
+use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::need;
@@ -117,17 +118,21 @@ fn flapping_consumer() {
     }
     let lab = Lab::new();
     let log = lab.file("calls");
+    let seconds = full::pick(3, 30);
+    let run = seconds + 1;
     let mut host = lab
         .host(
             Mode::Preload,
-            "init say up thread spaced 1000 4 end thread spaced 1000 4 end join count",
+            &format!(
+                "init say up thread spaced 1000 {run} end thread spaced 1000 {run} end join count"
+            ),
         )
         .env("MOCK_LOG", &log)
         .start();
     host.wait_stdout("up");
     let mut consumer = Agent::load(Options::default()).unwrap();
     let (began, mut turns) = (Instant::now(), 0);
-    while began.elapsed() < SECOND * 3 {
+    while began.elapsed() < SECOND * seconds {
         consumer
             .attach(&lab.library(), -1, "activity_batch")
             .unwrap();
@@ -152,7 +157,9 @@ fn flapping_consumer() {
     assert!(turns >= 10, "{turns}");
     let ended = host.wait(SHORT).ok();
     assert!(
-        ended.stdout.ends_with("launched 8000 replayed 0\n"),
+        ended
+            .stdout
+            .ends_with(&format!("launched {} replayed 0\n", 2000 * run)),
         "{}",
         ended.stdout
     );

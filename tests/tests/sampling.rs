@@ -6,6 +6,7 @@ use std::time::Duration;
 use parcagpu_abi::status::{Counter, Status};
 use parcagpu_tests::agent::{Agent, Event, Kind, Options};
 use parcagpu_tests::block;
+use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::trace::Trace;
@@ -262,13 +263,44 @@ fn names_in_trace() {
     }
 }
 
-/// Half a million launches whose records never come: memory stays bounded, and all are accounted for.
+/// Launches whose records never come: memory stays bounded, and all are accounted for (B44).
 #[test]
 fn ids_without_records_are_bounded() {
     if !need::bpf("ids_without_records_are_bounded") {
         return;
     }
-    const LAUNCHES: u64 = 500_000;
+    let launches = full::pick(500_000, 5_000_000);
+    let (growth, status) = growth(launches, "none");
+    assert!(growth < 16 << 20, "{growth} bytes more");
+    assert_eq!(status.get(Counter::EagerSampled), launches + 1000);
+    assert_eq!(
+        status.ids_outstanding() + status.get(Counter::IdsExpired),
+        launches + 1000
+    );
+}
+
+/// As many records as launches that belong to none: memory stays as it is, and they are counted (B44).
+#[test]
+fn records_without_launches_are_bounded() {
+    if !need::bpf("records_without_launches_are_bounded") {
+        return;
+    }
+    let launches = full::pick(300_000, 5_000_000);
+    let (growth, status) = growth(launches, "duplicate:1");
+    assert!(growth < 16 << 20, "{growth} bytes more");
+    let received = status.get(Counter::RecordsReceived);
+    let dropped = status.get(Counter::RecordsDroppedByCupti);
+    assert!(received + dropped >= launches, "{received} and {dropped}");
+    let unmatched = status.get(Counter::RecordsUnmatched);
+    assert!(
+        unmatched.abs_diff(received / 2) <= received / 20,
+        "{unmatched} of {received}"
+    );
+}
+
+/// How much a process grows while it makes so many launches, all sampled, whose records come as scripted; and
+/// its status block then.
+fn growth(launches: u64, records: &str) -> (u64, Box<Status>) {
     let lab = Lab::new();
     let options = Options {
         names: false,
@@ -278,10 +310,10 @@ fn ids_without_records_are_bounded() {
     let mut host = lab
         .host(
             Mode::Preload,
-            &format!("init launch 1000 sync gate launch {LAUNCHES} sync gate"),
+            &format!("init launch 1000 sync gate launch {launches} sync sleep 1000 gate"),
         )
         .envs(ALL)
-        .env("MOCK_CUPTI_RECORDS", "none")
+        .env("MOCK_CUPTI_RECORDS", records)
         .start();
     agent.poll_to_gate(&mut host, 1);
     let before = resident(host.pid());
@@ -291,12 +323,7 @@ fn ids_without_records_are_bounded() {
     let status = block::read(host.pid(), &lab.library()).unwrap();
     host.open_gate(2);
     host.wait(SHORT).ok();
-    assert!(growth < 16 << 20, "{growth} bytes more");
-    assert_eq!(status.get(Counter::EagerSampled), LAUNCHES + 1000);
-    assert_eq!(
-        status.ids_outstanding() + status.get(Counter::IdsExpired),
-        LAUNCHES + 1000
-    );
+    (growth, status)
 }
 
 /// Resident memory of a process, bytes.

@@ -14,7 +14,8 @@
  *   context                context, module, kernel
  *   launch N, ptsz N, ex N, exptsz N, coop N, coopptsz N, graph N, graphptsz N, sync
  *   threads N M            N threads with M launches each
- *   churn N FILE SECONDS   N threads launch while another one opens and closes FILE; prints no numbers
+ *   churn N FILE SECONDS   N threads launch while another one opens and closes FILE (-: nobody does); prints
+ *                          no numbers, but appends the number of launches to the file $LAUNCHES_FILE
  *   bytes NAME N           the first N bytes of a function
  *   call NAME              call it with the arguments of a launch
  *   late FILE local|global dlopen another library; inject calls its InitializeInjection
@@ -174,15 +175,30 @@ static int launch(const char *way)
 }
 
 static atomic_int stop;
+static atomic_long launched;
 static long each;
 
 static void *launcher(void *unused)
 {
 	(void)unused;
 	check("cuCtxSetCurrent", cuda->cuCtxSetCurrent(cuda->context));
-	for (long i = 0; each ? i < each : !atomic_load(&stop); i++)
+	long done = 0;
+
+	for (; each ? done < each : !atomic_load(&stop); done++)
 		cuda_launch(cuda, 1);
+	atomic_fetch_add(&launched, done);
 	return NULL;
+}
+
+static void note_launches(void)
+{
+	const char *name = getenv("LAUNCHES_FILE");
+	FILE *file = name ? fopen(name, "a") : NULL;
+
+	if (file) {
+		fprintf(file, "%ld\n", atomic_exchange(&launched, 0));
+		fclose(file);
+	}
 }
 
 static void churn(long count, const char *file, double seconds)
@@ -193,6 +209,12 @@ static void churn(long count, const char *file, double seconds)
 
 	for (long i = 0; i < count; i++)
 		check("pthread_create", pthread_create(&threads[i], NULL, launcher, NULL));
+	atomic_store(&stop, 0);
+	if (file && !strcmp(file, "-")) {
+		file = NULL;
+		while (now_ns() < end)
+			pause_ms(10);
+	}
 	for (; file && now_ns() < end; opened++) {
 		handle library = must(dlopen(file, RTLD_NOW));
 		int (*number)(void) = (int (*)(void))dlsym(library, "churn_number");
@@ -206,6 +228,7 @@ static void churn(long count, const char *file, double seconds)
 		pthread_join(threads[i], NULL);
 	if (file)
 		printf("%s\n", opened > 10 ? "opened and closed" : "hardly opened");
+	note_launches();
 }
 
 static void *address(const char *name)
