@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::agent::{Agent, Options};
 use parcagpu_tests::block::{self, wait_state};
+use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 
@@ -93,7 +94,10 @@ fn attach_and_detach() {
     if !need::bpf("attach_and_detach") {
         return;
     }
-    let cycles = std::env::var(CYCLES).map_or(FEW_CYCLES, |n| n.parse().expect("a number"));
+    let cycles = std::env::var(CYCLES).map_or_else(
+        |_| full::pick(FEW_CYCLES, 200),
+        |n| n.parse().expect("a number"),
+    );
     assert!(cycles >= 10, "{CYCLES} is too small to tell anything");
     let lab = Lab::new();
     let mut host = lab.host(Mode::Preload, "init say up thread spaced 500 3600 end gate");

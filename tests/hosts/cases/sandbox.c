@@ -80,6 +80,8 @@ int main(int argc, char **argv)
 	gate();
 	cuda_launch(&cuda, launches);
 	check("cuCtxSynchronize", cuda.cuCtxSynchronize());
+	/* A thread that CUPTI has started just now gets through its start. */
+	pause_ms(200);
 	filter();
 	for (int i = 0; i < 2; i++) {
 		gate();
