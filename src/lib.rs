@@ -11,6 +11,7 @@
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
 //! * [`nvtx`]: the program's own ranges and marks
 //! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
+//! * [`sync`]: what lock-free parts are made of
 //! * [`config`], [`environment`], [`entry`], [`log`], [`clock`]: variables read and set, the way in from C,
 //!   debug lines, time
 
@@ -35,6 +36,7 @@ pub mod sampling;
 pub mod session;
 pub mod silence;
 pub mod status;
+pub mod sync;
 pub mod watch;
 
 /// Called by the driver, inside the first `cuInit`, when `CUDA_INJECTION64_PATH` names this library.

@@ -4,7 +4,7 @@
 //! `aligned_alloc`, so that a tool which takes over CUPTI with one of ours still inside may `free`
 //! it. The lock is held for bookkeeping only.
 
-use std::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Bytes of one buffer: some 600 kernel records.
 pub const BUFFER_SIZE: usize = 128 * 1024;
@@ -23,19 +23,18 @@ struct Inner {
 }
 
 /// The buffers of this process.
-#[derive(Default)]
 pub struct Pool(Mutex<Inner>);
 
 impl Pool {
     /// An empty pool.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self(Mutex::new(Inner {
             free: Vec::new(),
             out: Vec::new(),
         }))
     }
 
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -102,7 +101,13 @@ impl Pool {
     }
 }
 
-#[cfg(test)]
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::{BUFFER_SIZE, CAP, Pool};
 

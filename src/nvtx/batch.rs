@@ -19,6 +19,7 @@ use parcagpu_abi::probe::NVTX_BATCH_MAX;
 use parcagpu_abi::status::Counter;
 
 use super::process;
+use super::slot::Slot;
 use super::text::ROOM;
 use crate::probes::{self, touch};
 use crate::{clock, status};
@@ -105,8 +106,8 @@ struct Place {
     next: *const Place,
     /// 0: nobody's; else the owner's generation + 1.
     owner: AtomicU64,
-    /// Null while somebody works on it, or when there is none.
-    batch: AtomicPtr<Batch>,
+    /// Empty while somebody works on it, or when there is none.
+    batch: Slot<Batch>,
     /// Time of the batch's oldest event; 0: empty, or not known.
     oldest: AtomicU64,
 }
@@ -140,7 +141,7 @@ impl Place {
         let place = Box::leak(Box::new(Self {
             next: PLACES.load(Ordering::Acquire),
             owner: AtomicU64::new(owner),
-            batch: AtomicPtr::new(std::ptr::null_mut()),
+            batch: Slot::new(),
             oldest: AtomicU64::new(0),
         }));
         loop {
@@ -153,34 +154,13 @@ impl Place {
     }
 
     fn take(&self) -> Option<Box<Batch>> {
-        let batch = self.batch.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: what is in a place came from a box, and the exchange made it ours alone.
-        (!batch.is_null()).then(|| unsafe { Box::from_raw(batch) })
+        self.batch.take()
     }
 
     /// The owner puts its batch back.
     fn put(&self, batch: Box<Batch>) {
         self.oldest.store(batch.oldest(), Ordering::Relaxed);
-        // Only the owner fills an empty place, but for our thread with an empty batch.
-        let other = self.batch.swap(Box::into_raw(batch), Ordering::AcqRel);
-        if !other.is_null() {
-            // SAFETY: as in `take`.
-            drop(unsafe { Box::from_raw(other) });
-        }
-    }
-
-    /// Another than the owner puts an empty batch back, unless the owner has begun a new one.
-    fn offer(&self, batch: Box<Batch>) {
-        let batch = Box::into_raw(batch);
-        let null = std::ptr::null_mut();
-        if self
-            .batch
-            .compare_exchange(null, batch, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
-            // SAFETY: it is still ours alone.
-            drop(unsafe { Box::from_raw(batch) });
-        }
+        self.batch.put(batch);
     }
 
     /// Our thread: fires a batch that began before `before`.
@@ -197,7 +177,8 @@ impl Place {
         let _ = self
             .oldest
             .compare_exchange(oldest, 0, Ordering::Relaxed, Ordering::Relaxed);
-        self.offer(batch);
+        // An empty one.
+        self.batch.offer(batch);
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! * [`sys`], [`client`]: the client's tables and layouts, and how they are patched
 //! * [`shim`]: one function per slot: ours first, then the next tool's
-//! * [`collector`], [`batch`], [`text`]: from a call to an event in a batch of its thread
+//! * [`collector`], [`batch`], [`slot`], [`text`]: from a call to an event in a batch of its thread
 //! * [`timer`]: batches that are 100 ms old
 //! * [`domains`], [`strings`], [`ranges`], [`names`], [`naming`]: what handles stand for, in all clients alike
 //! * [`next`]: another injection library that gets every call after us
@@ -28,6 +28,7 @@ pub mod next;
 pub mod process;
 pub mod ranges;
 pub mod shim;
+pub mod slot;
 pub mod strings;
 pub mod sys;
 pub mod table;

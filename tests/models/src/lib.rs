@@ -1,0 +1,180 @@
+//! The lock-free parts of the library, in every order of their steps.
+//!
+//! The library's own files are compiled here with loom's atomics and locks in place of the standard ones
+//! (`crate::sync`), and `scripts/models` runs each model through every order that differs. Without
+//! `--cfg loom` this crate is empty.
+
+#![cfg(loom)]
+
+/// As the library's `sync`, made of loom's.
+pub mod sync {
+    pub use loom::sync::{Mutex, MutexGuard};
+    /// Atomics.
+    pub mod atomic {
+        pub use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+    }
+}
+
+#[path = "../../../src/cupti/pool.rs"]
+pub mod pool;
+#[path = "../../../src/nvtx/slot.rs"]
+pub mod slot;
+#[path = "../../../src/sampling/switch.rs"]
+pub mod switch;
+
+#[cfg(test)]
+mod models {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use loom::thread;
+
+    use crate::pool::Pool;
+    use crate::slot::Slot;
+    use crate::switch::{Activity, Switch};
+
+    /// CUPTI, as far as the switch knows it: on and off in turn, never twice.
+    struct Cupti(AtomicBool);
+
+    impl Activity for Cupti {
+        fn on(&self) -> bool {
+            assert!(!self.0.swap(true, Ordering::SeqCst), "switched on twice");
+            true
+        }
+        fn off(&self) {
+            assert!(self.0.swap(false, Ordering::SeqCst), "switched off twice");
+        }
+    }
+
+    fn switch() -> Arc<(Switch, Cupti)> {
+        let both = Arc::new((Switch::new(), Cupti(AtomicBool::new(false))));
+        both.0.open();
+        both
+    }
+
+    fn launch(both: &(Switch, Cupti)) -> bool {
+        let (switch, cupti) = both;
+        let Ok(joined) = switch.join(cupti) else {
+            return false;
+        };
+        // While a launch is open, activity is on, unless the session went away.
+        if switch.is_current(joined) {
+            let on = cupti.0.load(Ordering::SeqCst);
+            assert!(on || !switch.is_current(joined));
+        }
+        switch.leave(joined, cupti)
+    }
+
+    /// Two launches: activity is on exactly while one is open, and off at the end.
+    #[test]
+    fn two_launches() {
+        loom::model(|| {
+            let both = switch();
+            let other = Arc::clone(&both);
+            let thread = thread::spawn(move || launch(&other));
+            let here = launch(&both);
+            let there = thread.join().unwrap();
+            assert!(here || there, "one of them was sampled");
+            assert!(!both.0.is_on() && !both.1.0.load(Ordering::SeqCst));
+        });
+    }
+
+    /// Two launches while the session goes away and comes back: activity is never left on, nor off beside a
+    /// launch that is counted.
+    #[test]
+    fn launches_and_the_end_of_a_session() {
+        loom::model(|| {
+            let both = switch();
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let other = Arc::clone(&both);
+                    thread::spawn(move || launch(&other))
+                })
+                .collect();
+            let (switch, cupti) = &*both;
+            let closed = switch.close(cupti);
+            if closed {
+                assert!(!switch.is_on());
+                switch.open();
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            if !closed {
+                // Whoever was inside has seen that it is closed; asked again it says so.
+                assert!(switch.close(cupti));
+            }
+            assert!(!switch.is_on() && !cupti.0.load(Ordering::SeqCst));
+        });
+    }
+
+    /// Counts what becomes of it.
+    struct Batch {
+        events: usize,
+        told: Arc<AtomicUsize>,
+    }
+
+    impl Batch {
+        fn fire(&mut self) {
+            let events = std::mem::take(&mut self.events);
+            self.told.fetch_add(events, Ordering::SeqCst);
+        }
+    }
+
+    impl Drop for Batch {
+        fn drop(&mut self) {
+            assert_eq!(self.events, 0, "a batch with events is thrown away");
+        }
+    }
+
+    /// A thread adds two events to its batch while ours fires what is there: each is told once.
+    #[test]
+    fn a_batch_and_its_owner() {
+        loom::model(|| {
+            let told = Arc::new(AtomicUsize::new(0));
+            let slot = Arc::new(Slot::new());
+            let ours = {
+                let slot: Arc<Slot<Batch>> = Arc::clone(&slot);
+                thread::spawn(move || {
+                    if let Some(mut batch) = slot.take() {
+                        batch.fire();
+                        slot.offer(batch);
+                    }
+                })
+            };
+            for _ in 0..2 {
+                let mut batch = slot.take().unwrap_or_else(|| {
+                    Box::new(Batch {
+                        events: 0,
+                        told: Arc::clone(&told),
+                    })
+                });
+                batch.events += 1;
+                slot.put(batch);
+            }
+            ours.join().unwrap();
+            if let Some(mut batch) = slot.take() {
+                batch.fire();
+            }
+            assert_eq!(told.load(Ordering::SeqCst), 2);
+        });
+    }
+
+    /// CUPTI asks for a buffer and gives one back on two threads: nobody gets what another has.
+    #[test]
+    fn buffers() {
+        loom::model(|| {
+            let pool = Arc::new(Pool::new());
+            let other = Arc::clone(&pool);
+            let thread = thread::spawn(move || {
+                let buffer = other.request(1).unwrap();
+                assert!(other.is_ours(buffer) && other.give_back(buffer));
+            });
+            let buffer = pool.request(2).unwrap();
+            assert!(pool.is_ours(buffer));
+            thread.join().unwrap();
+            assert_eq!((pool.outstanding(), pool.oldest()), (1, Some(2)));
+            assert!(pool.give_back(buffer));
+            pool.trim();
+        });
+    }
+}
