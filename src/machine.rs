@@ -24,7 +24,7 @@ use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
 use crate::silence::Silence;
-use crate::{clock, errors, lifecycle, probes, status};
+use crate::{clock, errors, lifecycle, probes, status, watch};
 
 const SECOND: u64 = 1_000_000_000;
 /// A semaphore rises some time before the consumer's program is in place, and a consumer attaches to one probe
@@ -322,13 +322,16 @@ impl Machine {
         }
     }
 
-    /// Has CUPTI deliver every buffer of ours; not from inside a callback, where it may not be asked to.
-    /// What is out then comes back to [`activity::COMPLETE`] all the same.
+    /// Has CUPTI deliver every buffer of ours. Inside a callback it may not be asked to: our thread does it
+    /// then, unless a lock that CUPTI holds meanwhile keeps it; what is out comes back to
+    /// [`activity::COMPLETE`] all the same.
     fn recall_buffers(&self) {
-        if !holder::is_in_callback() {
+        if holder::is_in_callback() {
+            watch::flush_elsewhere();
+        } else {
             self.flush(ACTIVITY_FLUSH_FORCED);
-            self.await_buffers(LAST_BUFFERS);
         }
+        self.await_buffers(LAST_BUFFERS);
     }
 
     /// A thread of CUPTI's may be inside our completion callback with a buffer of its own.

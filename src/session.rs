@@ -14,7 +14,7 @@ use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::callbacks;
 use crate::cupti::driver::Driver;
 use crate::cupti::pool::Pool;
-use crate::cupti::sys::SubscriberHandle;
+use crate::cupti::sys::{ACTIVITY_FLUSH_FORCED, SubscriberHandle};
 use crate::entry::Inside;
 use crate::hooks::{self, holder};
 use crate::sampling::launch::Sampler;
@@ -56,6 +56,16 @@ pub fn active() -> Option<&'static Session> {
     SESSION
         .get()
         .filter(|session| session.active.load(Ordering::Relaxed))
+}
+
+/// Has CUPTI deliver everything it holds.
+pub fn flush_forced() {
+    let Some(api) = get().and_then(Session::api) else {
+        return;
+    };
+    if let Err(error) = api.flush_all(ACTIVITY_FLUSH_FORCED) {
+        errors::report(error.code as i32, "cupti", &error.to_string());
+    }
 }
 
 /// Makes the session; the first call decides.

@@ -16,6 +16,7 @@ use crate::hooks::{self, holder};
 use crate::lifecycle::{self, Way};
 use crate::machine::{Machine, Turn};
 use crate::nvtx::timer;
+use crate::session;
 
 /// Longest time a thread of the program that wants CUPTI tries for the machine.
 const STEP_ASIDE_LIMIT: Duration = Duration::from_millis(300);
@@ -42,6 +43,8 @@ static END: Mutex<End> = Mutex::new(End::Done);
 static ENDED: Condvar = Condvar::new();
 /// Changed with [`END`] locked.
 static LOOK_SOON: AtomicBool = AtomicBool::new(false);
+/// A thread that may not flush CUPTI itself waits for ours to do it. Set with [`END`] locked.
+static FLUSH: AtomicBool = AtomicBool::new(false);
 static BEGUN: Mutex<bool> = Mutex::new(false);
 static BEGINS: Condvar = Condvar::new();
 
@@ -150,7 +153,9 @@ fn run(way: Way) {
             let guard = end();
             let (guard, _) = ENDED
                 .wait_timeout_while(guard, wait, |end| {
-                    *end == End::No && !LOOK_SOON.load(Ordering::Relaxed)
+                    *end == End::No
+                        && !LOOK_SOON.load(Ordering::Relaxed)
+                        && !FLUSH.load(Ordering::Relaxed)
                 })
                 .unwrap_or_else(|e| e.into_inner());
             if LOOK_SOON.swap(false, Ordering::Relaxed) {
@@ -159,6 +164,9 @@ fn run(way: Way) {
             if *guard == End::Asked || lifecycle::is_alone() {
                 break;
             }
+        }
+        if FLUSH.swap(false, Ordering::Relaxed) {
+            entry::barrier((), session::flush_forced);
         }
         if Instant::now() >= next {
             entry::barrier((), || {
@@ -184,6 +192,14 @@ fn run(way: Way) {
     });
     *end() = End::Done;
     ENDED.notify_all();
+}
+
+/// Has the thread deliver all that CUPTI holds, for one that is inside a callback of CUPTI's and may not.
+pub fn flush_elsewhere() {
+    if let Ok(_end) = END.try_lock() {
+        FLUSH.store(true, Ordering::Relaxed);
+        ENDED.notify_all();
+    }
 }
 
 /// Has the thread look sooner than it would: what kept us away is gone.

@@ -338,12 +338,14 @@ fn on_launch(
                 pc.entered(pass, launch.id);
             }
             let slot = session.sampler.enter(launch, all, session);
+            hooks::launch::entered_in_callback(slot);
             // SAFETY: the slot is CUPTI's for this call and ours to write.
             unsafe { data.correlation_data.write(slot) };
         }
         API_EXIT => {
             // SAFETY: as above. Cleared, so that no later call finds it.
             let slot = unsafe { data.correlation_data.replace(0) };
+            hooks::launch::left_in_callback();
             if result_of(data) != CUDA_SUCCESS {
                 function.kind.uncount();
             }

@@ -47,6 +47,8 @@ const NONE: Open = Open {
 thread_local! {
     // No destructor: usable while a thread ends.
     static OPEN: Cell<Open> = const { Cell::new(NONE) };
+    /// The on-period that a launch joined in CUPTI's callback, where there is no hook; 0: none is open.
+    static IN_CALLBACK: Cell<Generation> = const { Cell::new(0) };
     static FAREWELL: Farewell = const { Farewell };
 }
 
@@ -75,6 +77,20 @@ pub fn reported() {
         reported: true,
         ..open
     });
+}
+
+/// A launch was decided upon in CUPTI's callback: it joined this on-period, or none (0).
+pub fn entered_in_callback(generation: u64) {
+    let generation = Generation::try_from(generation).unwrap_or(0);
+    IN_CALLBACK.set(generation);
+    if generation != 0 {
+        FAREWELL.try_with(|_| ()).ok();
+    }
+}
+
+/// It came back.
+pub fn left_in_callback() {
+    IN_CALLBACK.set(0);
 }
 
 /// What is to be done when a call returns.
@@ -162,14 +178,17 @@ static ABANDONED: Mutex<Vec<Generation>> = Mutex::new(Vec::new());
 
 impl Drop for Farewell {
     fn drop(&mut self) {
+        let joined = [
+            OPEN.replace(NONE).generation.unwrap_or(0),
+            IN_CALLBACK.replace(0),
+        ];
         // A forked child has no thread of ours, and perhaps a lock that nobody holds.
-        if let Some(generation) = OPEN.replace(NONE).generation
-            && !lifecycle::in_forked_child()
-        {
-            // Not here: CUPTI's own part of this thread may be gone.
-            let mut abandoned = ABANDONED.lock().unwrap_or_else(|e| e.into_inner());
-            abandoned.push(generation);
+        if joined == [0; 2] || lifecycle::in_forked_child() {
+            return;
         }
+        // Not here: CUPTI's own part of this thread may be gone.
+        let mut abandoned = ABANDONED.lock().unwrap_or_else(|e| e.into_inner());
+        abandoned.extend(joined.iter().filter(|generation| **generation != 0));
     }
 }
 

@@ -220,6 +220,26 @@ fn re_entrant() {
     });
 }
 
+/// A tool that was quiet, so that we were its guest, switches kernel records on from inside its callback: CUPTI is
+/// not flushed there by us, and the tool gets every record.
+#[test]
+fn traced_from_a_callback() {
+    if !need::bpf("traced_from_a_callback") {
+        return;
+    }
+    let lab = lab();
+    let words = format!(
+        "{LOAD} subscribe register launches 1 on launch 5 sync flush 0 off report sleep 2500 launch 3 inside 3 \
+         launch 20 sync flush 0 off report unsubscribe sleep 2500 launch 5 sync"
+    );
+    let seen = Case::new(&lab, tool(&lab), &words)
+        .env("MOCK_CUPTI_STRICT", "1")
+        .check();
+    let stdout = &seen.with.ended.stdout;
+    assert!(stdout.contains("inside, on 0"), "{stdout}");
+    assert!(stdout.contains("records 20 foreign 0"), "{stdout}");
+}
+
 /// The program finalises CUPTI, after a trace and out of the blue.
 #[test]
 fn finalized_by_the_program() {

@@ -179,7 +179,7 @@ fn a_hundred_subscribers() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} repeat 100 subscribe launches 1 launch 1 launches 0 unsubscribe sleep 130 launch 1 end report \
+        "{LOAD} repeat 100 subscribe launches 1 launch 1 launches 0 unsubscribe sleep 90 launch 1 end report \
          sleep 500 launch 5 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words).check();

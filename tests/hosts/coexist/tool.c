@@ -7,8 +7,8 @@
  *         subscribe, subscribe2, unsubscribe     the result is printed
  *         register, on, off, flush N             buffer callbacks; kernel records
  *         launches 0|1, resource 0|1, all 0|1    its callbacks: launches, resources, everything
- *         inside 1|2                             in its next callback: subscribe once more (39), or
- *                                                unsubscribe and subscribe
+ *         inside 1|2|3                           in its next callback: subscribe once more (39), unsubscribe
+ *                                                and subscribe, or switch kernel records on
  *         finalize
  *         report             records since the last report, buffers that are not its own, callbacks
  *         attempt            subscribe and let go; refused prints how often that got 39
@@ -149,6 +149,9 @@ static void callback(void *data, unsigned domain, unsigned cbid, const void *inf
 	case 2:
 		say("inside, unsubscribe", cuptiUnsubscribe(subscriber));
 		say("inside, subscribe", cuptiSubscribe(&subscriber, callback, &cuda));
+		break;
+	case 3:
+		say("inside, on", cuptiActivityEnable(CONCURRENT_KERNEL));
 		break;
 	}
 }
