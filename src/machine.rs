@@ -327,7 +327,7 @@ impl Machine {
     /// [`activity::COMPLETE`] all the same.
     fn recall_buffers(&self) {
         if holder::is_in_callback() {
-            watch::flush_elsewhere();
+            watch::flush_elsewhere(LAST_BUFFERS);
         } else {
             self.flush(ACTIVITY_FLUSH_FORCED);
         }

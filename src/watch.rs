@@ -6,7 +6,7 @@
 //! The machine is behind a lock that is only ever tried: our thread skips a look when it is taken, and a
 //! thread of the program that wants CUPTI tries with a bound.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,11 @@ static END: Mutex<End> = Mutex::new(End::Done);
 static ENDED: Condvar = Condvar::new();
 /// Changed with [`END`] locked.
 static LOOK_SOON: AtomicBool = AtomicBool::new(false);
-/// A thread that may not flush CUPTI itself waits for ours to do it. Set with [`END`] locked.
-static FLUSH: AtomicBool = AtomicBool::new(false);
+/// A thread that may not flush CUPTI itself waits for ours to do it. Asked for with [`END`] locked.
+static FLUSH: AtomicU8 = AtomicU8::new(NOT_ASKED);
+const NOT_ASKED: u8 = 0;
+const ASKED: u8 = 1;
+const RUNNING: u8 = 2;
 static BEGUN: Mutex<bool> = Mutex::new(false);
 static BEGINS: Condvar = Condvar::new();
 
@@ -155,7 +158,7 @@ fn run(way: Way) {
                 .wait_timeout_while(guard, wait, |end| {
                     *end == End::No
                         && !LOOK_SOON.load(Ordering::Relaxed)
-                        && !FLUSH.load(Ordering::Relaxed)
+                        && FLUSH.load(Ordering::Relaxed) != ASKED
                 })
                 .unwrap_or_else(|e| e.into_inner());
             if LOOK_SOON.swap(false, Ordering::Relaxed) {
@@ -165,8 +168,9 @@ fn run(way: Way) {
                 break;
             }
         }
-        if FLUSH.swap(false, Ordering::Relaxed) {
+        if moves(ASKED, RUNNING) {
             entry::barrier((), session::flush_forced);
+            FLUSH.store(NOT_ASKED, Ordering::Release);
         }
         if Instant::now() >= next {
             entry::barrier((), || {
@@ -194,12 +198,28 @@ fn run(way: Way) {
     ENDED.notify_all();
 }
 
-/// Has the thread deliver all that CUPTI holds, for one that is inside a callback of CUPTI's and may not.
-pub fn flush_elsewhere() {
-    if let Ok(_end) = END.try_lock() {
-        FLUSH.store(true, Ordering::Relaxed);
+fn moves(from: u8, to: u8) -> bool {
+    FLUSH
+        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+}
+
+/// Has the thread deliver all that CUPTI holds, for one that is inside a callback of CUPTI's and may not;
+/// waits for it until `limit` at the latest.
+pub fn flush_elsewhere(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    {
+        let Ok(_end) = END.try_lock() else { return };
+        if !moves(NOT_ASKED, ASKED) {
+            return;
+        }
         ENDED.notify_all();
     }
+    while FLUSH.load(Ordering::Acquire) != NOT_ASKED && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    // Later it would be a flush of somebody else's buffers.
+    moves(ASKED, NOT_ASKED);
 }
 
 /// Has the thread look sooner than it would: what kept us away is gone.
