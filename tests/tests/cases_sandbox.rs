@@ -5,7 +5,7 @@ use std::time::Duration;
 use parcagpu_abi::status::State;
 use parcagpu_tests::block::wait_state;
 use parcagpu_tests::full;
-use parcagpu_tests::hosts::{Consumer, compile, lab};
+use parcagpu_tests::hosts::{Consumer, compile, engine, lab};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::Running;
@@ -15,11 +15,16 @@ const SHORT: Duration = Duration::from_secs(10);
 /// The program, waiting before its first launches and its filter.
 #[track_caller]
 fn start(lab: &Lab, mode: Mode) -> Running {
-    let sandbox = compile(lab, "cases/sandbox.c", "sandbox", &[]);
+    let options: &[&str] = match engine().as_str() {
+        "gum" => &["-DGUM"],
+        _ => &[],
+    };
+    let sandbox = compile(lab, "cases/sandbox.c", "sandbox", options);
     let launches = full::pick("5000", "10000");
     let mut host = lab
         .program(mode, sandbox)
         .words(launches)
+        .env("PARCAGPU_HOOK_ENGINE", engine())
         .env("PARCAGPU_RATE_LIMIT", "50000")
         // Full ones are delivered by a thread of CUPTI's, which begins with the first.
         .env("MOCK_CUPTI_BUFFER_RECORDS", "8")

@@ -21,6 +21,10 @@ static const unsigned allowed[] = {
 #ifdef SYS_rseq
 	SYS_rseq,
 #endif
+#ifdef GUM
+	/* At the end of each thread. */
+	SYS_gettid,
+#endif
 };
 enum { COUNT = sizeof allowed / sizeof *allowed };
 
