@@ -192,8 +192,10 @@ impl<'a> View<'a> {
         ["libcuda", "libcupti", "libparcagpu", "libnvrtc"]
             .iter()
             .any(|lib| module.starts_with(lib))
-            || function.starts_with("__device_stub__")
-            || function.starts_with("cudaLaunch")
+            // The runtime linked statically, whose internal functions have names without meaning.
+            || ["__device_stub__", "cudaLaunch", "cudaGraphLaunch", "libcudart_static_"]
+                .iter()
+                .any(|start| function.starts_with(start))
     }
 
     /// Sentences that belong on top of every picture; the first says what share was sampled.
