@@ -166,6 +166,8 @@ mod tests {
         ours.withdraw();
         assert_eq!(get(c"PARCAGPUTEST_7").as_deref(), Some(&b"value"[..]));
         // setenv goes on from our array, and what it replaced is not ours to take away.
+        static LAST_ONE: Ours = Ours::new();
+        let ours = &LAST_ONE;
         ours.set("PARCAGPUTEST_OURS", OsStr::new("1"));
         // SAFETY: terminated strings; the other threads have ended.
         unsafe { libc::setenv(c"PARCAGPUTEST_OURS".as_ptr(), c"2".as_ptr(), 1) };

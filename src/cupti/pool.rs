@@ -101,6 +101,13 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // What CUPTI has is CUPTI's.
+        self.trim();
+    }
+}
+
 impl Default for Pool {
     fn default() -> Self {
         Self::new()
@@ -119,11 +126,12 @@ mod tests {
         assert_eq!(pool.oldest(), Some(0));
         assert!(pool.give_back(buffers[0]));
         assert_eq!(pool.oldest(), Some(1));
-        assert!(pool.request(7).is_some());
+        let again = pool.request(7).unwrap();
         for buffer in &buffers[1..] {
             assert!(pool.give_back(*buffer));
         }
         assert_eq!(pool.outstanding(), 1);
+        assert!(pool.give_back(again));
     }
 
     #[test]
