@@ -17,7 +17,7 @@ use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::locate::file_of;
 use crate::hooks::{self, installed};
 use crate::machine::Machine;
-use crate::{clock, entry, errors, log, nvtx, probes, session, status, watch};
+use crate::{clock, entry, errors, log, nvtx, pc, probes, session, status, watch};
 
 /// Longest time that `cuInit` waits for CUPTI when a consumer listens already.
 const ACTIVE_LIMIT: Duration = Duration::from_secs(1);
@@ -171,6 +171,10 @@ pub fn start(way: Way) {
         installed::decide_in_callbacks();
     }
     let session = session::make(config);
+    let pc = session.pc.as_ref();
+    if pc.is_some_and(pc::Sampling::counts_launches) {
+        hooks::want(hooks::GATE, true);
+    }
     // SAFETY: the handler does only what a forked child may.
     unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
     mark_process();

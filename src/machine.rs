@@ -244,6 +244,9 @@ impl Machine {
             self.provides_buffers = false;
             return;
         };
+        if let Some(pc) = &self.session.pc {
+            pc.leave(self.session);
+        }
         self.session.set_active(false);
         let deadline = Instant::now() + LAST_BUFFERS;
         while !self.session.sampler.switch.close(self.session) && Instant::now() < deadline {
@@ -470,6 +473,9 @@ impl Machine {
 
     fn deactivate(&mut self, subscription: Subscription, now: u64) -> Phase {
         let session = self.session;
+        if let Some(pc) = &session.pc {
+            pc.leave(session);
+        }
         session.set_active(false);
         if !session.sampler.switch.close(session) {
             return Phase::Closing(subscription);
@@ -492,7 +498,7 @@ impl Machine {
             self.hand_buffers_back();
         }
         if let Some(pc) = &session.pc {
-            pc.rest(session);
+            pc.rest();
         }
         if subscription.modules && !probes::cubin_loaded::enabled() {
             // What is unloaded from now on nobody tells us; what stays is told anew to the next subscription.

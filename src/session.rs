@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 
 use parcagpu_interpose::Uncancelled;
 
@@ -21,6 +22,9 @@ use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
 use crate::{errors, pc};
 
+/// Longest time that a launch takes to switch kernel activity.
+const SWITCHING: Duration = Duration::from_millis(50);
+
 /// See the module.
 pub struct Session {
     /// The configuration in force.
@@ -35,6 +39,8 @@ pub struct Session {
     pub activity_failed: AtomicBool,
     active: AtomicBool,
     kernels_pinned: AtomicBool,
+    /// They are, or are about to be: nobody may switch them off any more.
+    kernels_kept: AtomicBool,
     subscriber: AtomicPtr<c_void>,
     /// That subscription is our own, and not given up.
     subscribed: AtomicBool,
@@ -78,6 +84,7 @@ pub fn make(config: Config) -> &'static Session {
         activity_failed: AtomicBool::new(false),
         active: AtomicBool::new(false),
         kernels_pinned: AtomicBool::new(false),
+        kernels_kept: AtomicBool::new(false),
         subscriber: AtomicPtr::new(std::ptr::null_mut()),
         subscribed: AtomicBool::new(false),
         api: OnceLock::new(),
@@ -122,11 +129,32 @@ impl Session {
     /// Switches kernel activity on for good: once PCs of a context are sampled, CUPTI goes on with kernel
     /// activity that is on, and refuses (14) to switch it on.
     pub fn pin_kernels(&self, api: &Api) -> Result<(), CuptiError> {
-        if !self.kernels_pinned.load(Ordering::Relaxed) {
-            api.enable_kernels()?;
-            self.kernels_pinned.store(true, Ordering::Release);
+        if self.kernels_pinned.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.kernels_kept.store(true, Ordering::SeqCst);
+        // A launch may be about to switch them off; those that come later know better.
+        let deadline = Instant::now() + SWITCHING;
+        while self.sampler.switch.is_busy() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        match api.enable_kernels() {
+            Ok(()) => self.kernels_pinned.store(true, Ordering::Release),
+            Err(error) => {
+                self.kernels_kept.store(false, Ordering::SeqCst);
+                return Err(error);
+            }
         }
         Ok(())
+    }
+
+    /// The program finalised CUPTI: nothing is on any more.
+    pub fn finalized(&self) {
+        self.kernels_pinned.store(false, Ordering::Release);
+        self.kernels_kept.store(false, Ordering::SeqCst);
+        if let Some(pc) = &self.pc {
+            pc.finalized();
+        }
     }
 
     /// Whether kernel activity has to stay on, see [`Self::pin_kernels`].
@@ -204,7 +232,7 @@ impl Activity for Session {
 
     fn off(&self) {
         self.activity(|api| {
-            if !self.kernels_are_pinned() {
+            if !self.kernels_kept.load(Ordering::SeqCst) {
                 api.disable_kernels()?;
             }
             self.switch_callbacks(api, false)

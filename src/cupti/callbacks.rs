@@ -316,8 +316,16 @@ fn pass(session: &Session) -> Option<Pass> {
         pc.after_launch(session, open);
     }
     let pass = pc.before_launch(session);
+    if pass != Pass::Free {
+        hooks::launch::watch_thread();
+    }
     PASS.set(Some(pass));
     Some(pass)
+}
+
+/// How the launch that this thread leaves by ending was let through.
+pub fn thread_ends() -> Pass {
+    PASS.take().unwrap_or(Pass::Free)
 }
 
 fn on_launch(

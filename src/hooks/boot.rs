@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_void};
 
 use parcagpu_interpose::{Handler, Next};
 
-use super::installed;
+use super::{installed, launch};
 use crate::cubin::modules::{self, Leaving};
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::entry;
@@ -83,20 +83,21 @@ macro_rules! loads {
             pub struct $name;
 
             impl Handler<(*mut Ptr, $image_ty, $($rest),*), CUresult> for $name {
-                type Open = ();
+                type Open = bool;
 
                 unsafe fn before(
-                    _frame: usize,
+                    frame: usize,
                     arguments: (*mut Ptr, $image_ty, $($rest),*),
-                ) -> Next<(*mut Ptr, $image_ty, $($rest),*), CUresult, ()> {
-                    Next::Call(arguments, ())
+                ) -> Next<(*mut Ptr, $image_ty, $($rest),*), CUresult, bool> {
+                    Next::Call(arguments, launch::before_load(frame))
                 }
 
                 unsafe fn after(
-                    _open: (),
+                    counted: bool,
                     arguments: (*mut Ptr, $image_ty, $($rest),*),
                     result: CUresult,
                 ) {
+                    launch::after_load(counted);
                     let ($handle, $image) = (arguments.0, arguments.1);
                     #[allow(unused_unsafe, reason = "files are named by strings that have to be good")]
                     // SAFETY: the driver accepted the arguments.
@@ -126,16 +127,17 @@ loads! {
 pub struct Unload;
 
 impl Handler<(Ptr,), CUresult> for Unload {
-    type Open = Option<Leaving>;
+    type Open = (Option<Leaving>, bool);
 
     /// As soon as the driver has let the handle go, another thread may get the same one for another
     /// module: it stands for nothing any more before that.
-    unsafe fn before(_frame: usize, handle: (Ptr,)) -> Next<(Ptr,), CUresult, Option<Leaving>> {
+    unsafe fn before(frame: usize, handle: (Ptr,)) -> Next<(Ptr,), CUresult, Self::Open> {
         let leaving = entry::guarded(None, || modules::on_unload(handle.0));
-        Next::Call(handle, leaving)
+        Next::Call(handle, (leaving, launch::before_load(frame)))
     }
 
-    unsafe fn after(leaving: Option<Leaving>, _handle: (Ptr,), result: CUresult) {
+    unsafe fn after((leaving, counted): Self::Open, _handle: (Ptr,), result: CUresult) {
+        launch::after_load(counted);
         if let Some(leaving) = leaving {
             entry::guarded((), || modules::on_unloaded(leaving, result == CUDA_SUCCESS));
         }

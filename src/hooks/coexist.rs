@@ -286,6 +286,9 @@ impl Handler<(), CUptiResult> for Finalize {
     unsafe fn after(wished: Option<bool>, (): (), _result: CUptiResult) {
         if let Some(wished) = wished {
             holder::finalized();
+            if let Some(session) = session::get() {
+                session.finalized();
+            }
             Wish::end(wished);
             watch::look_soon();
         }

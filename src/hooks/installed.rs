@@ -51,6 +51,11 @@ pub fn decides(driver_cbid: u32) -> bool {
         .is_some_and(|i| DECIDES.load(Ordering::Relaxed) & (1 << i) != 0)
 }
 
+/// Whether that is so of all of them.
+pub fn decides_all() -> bool {
+    DECIDES.load(Ordering::Relaxed).count_ones() as usize == LAUNCHES.len()
+}
+
 /// Leaves every decision to CUPTI's callbacks.
 pub fn decide_in_callbacks() {
     DECIDES.store(0, Ordering::Relaxed);

@@ -14,10 +14,11 @@ use std::sync::Mutex;
 use parcagpu_interpose::{Handler, Next};
 
 use super::{boot, installed};
+use crate::cupti::callbacks;
 use crate::cupti::sys::{CUDA_SUCCESS, CUresult};
 use crate::lifecycle;
 use crate::nvtx;
-use crate::pc::Pass;
+use crate::pc::{Pass, Sampling};
 use crate::sampling::launch::Kind;
 use crate::sampling::switch::Generation;
 use crate::session::{self, Session};
@@ -27,6 +28,8 @@ use crate::session::{self, Session};
 struct Open {
     /// The hook's place on the stack; 0: none is open.
     frame: usize,
+    /// It was counted as seen.
+    seen: bool,
     kind: Kind,
     generation: Option<Generation>,
     pass: Pass,
@@ -37,6 +40,7 @@ struct Open {
 
 const NONE: Open = Open {
     frame: 0,
+    seen: false,
     kind: Kind::Eager,
     generation: None,
     pass: Pass::Free,
@@ -84,7 +88,7 @@ pub fn entered_in_callback(generation: u64) {
     let generation = Generation::try_from(generation).unwrap_or(0);
     IN_CALLBACK.set(generation);
     if generation != 0 {
-        FAREWELL.try_with(|_| ()).ok();
+        watch_thread();
     }
 }
 
@@ -104,29 +108,41 @@ pub enum Passed {
     Opened,
 }
 
-fn before(kind: Kind, cbid: u32, frame: usize) -> Passed {
-    let Some(session) = session::active() else {
-        return Passed::Idle;
-    };
+/// Whether a call at `frame` is inside no other that is open on this thread.
+fn is_outermost(session: &Session, frame: usize) -> bool {
     let outer = OPEN.get();
-    if outer.frame > frame || !installed::decides(cbid) {
-        return Passed::Through;
+    if outer.frame > frame {
+        return false;
     }
     if outer.frame != 0 {
         // Its stack is gone: somebody jumped out of that launch.
         OPEN.set(NONE);
         close(session, outer);
     }
+    true
+}
+
+fn before(kind: Kind, cbid: u32, frame: usize) -> Passed {
+    let Some(session) = session::active() else {
+        return match before_load(frame) {
+            true => Passed::Opened,
+            false => Passed::Idle,
+        };
+    };
+    if !installed::decides(cbid) || !is_outermost(session, frame) {
+        return Passed::Through;
+    }
     let pass = match &session.pc {
         Some(pc) => pc.before_launch(session),
         None => Pass::Free,
     };
     let generation = session.sampler.take(kind, pass == Pass::Window, session);
-    if generation.is_some() {
-        FAREWELL.try_with(|_| ()).ok();
+    if generation.is_some() || pass != Pass::Free {
+        watch_thread();
     }
     OPEN.set(Open {
         frame,
+        seen: true,
         kind,
         generation,
         pass,
@@ -135,14 +151,57 @@ fn before(kind: Kind, cbid: u32, frame: usize) -> Passed {
     Passed::Opened
 }
 
+/// A load of code begins, or a launch that nobody wants to hear of; whether it passes the gate of PC sampling,
+/// and [`after_load`] is to be called.
+pub fn before_load(frame: usize) -> bool {
+    let Some((session, pc)) = gated() else {
+        return false;
+    };
+    if !is_outermost(session, frame) {
+        return false;
+    }
+    let pass = pc.before_load();
+    if pass == Pass::Free {
+        return false;
+    }
+    watch_thread();
+    OPEN.set(Open {
+        frame,
+        pass,
+        reported: true,
+        ..NONE
+    });
+    true
+}
+
+/// It returned.
+pub fn after_load(opened: bool) {
+    if opened {
+        let open = OPEN.replace(NONE);
+        if let Some(session) = session::get() {
+            close(session, open);
+        }
+    }
+}
+
+/// Where launches and loads are counted even if nobody listens.
+fn gated() -> Option<(&'static Session, &'static Sampling)> {
+    let session = session::get()?;
+    let pc = session.pc.as_ref().filter(|pc| pc.counts_launches())?;
+    Some((session, pc))
+}
+
 fn after(passed: Passed, result: CUresult) {
     match passed {
         Passed::Idle if result == CUDA_SUCCESS => boot::driver_works(),
         Passed::Idle | Passed::Through => {}
         Passed::Opened => {
             let open = OPEN.replace(NONE);
-            if result != CUDA_SUCCESS {
+            if result != CUDA_SUCCESS && open.seen {
                 open.kind.uncount();
+            }
+            if result == CUDA_SUCCESS && !open.seen && super::CUDA.wants(super::BOOT) {
+                boot::driver_works();
             }
             if let Some(session) = session::get() {
                 close(session, open);
@@ -173,17 +232,27 @@ fn close(session: &Session, open: Open) {
 /// Runs when a thread ends that had a sampled launch.
 struct Farewell;
 
+/// Lets a launch that is open when this thread ends give back its part in the gate and in the switch.
+pub fn watch_thread() {
+    FAREWELL.try_with(|_| ()).ok();
+}
+
 /// On-periods that launches of ended threads joined and never left.
 static ABANDONED: Mutex<Vec<Generation>> = Mutex::new(Vec::new());
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        let joined = [
-            OPEN.replace(NONE).generation.unwrap_or(0),
-            IN_CALLBACK.replace(0),
-        ];
+        let open = OPEN.replace(NONE);
+        let joined = [open.generation.unwrap_or(0), IN_CALLBACK.replace(0)];
+        let passes = [open.pass, callbacks::thread_ends()];
         // A forked child has no thread of ours, and perhaps a lock that nobody holds.
-        if joined == [0; 2] || lifecycle::in_forked_child() {
+        if lifecycle::in_forked_child() {
+            return;
+        }
+        if let Some(pc) = session::get().and_then(|session| session.pc.as_ref()) {
+            passes.into_iter().for_each(|pass| pc.abandoned(pass));
+        }
+        if joined == [0; 2] {
             return;
         }
         // Not here: CUPTI's own part of this thread may be gone.

@@ -34,6 +34,8 @@ pub const SAMPLE: u8 = 2;
 pub const IMAGES: u8 = 4;
 /// Handlers that see images go; wanted as long as one that was seen is loaded.
 pub const UNLOADS: u8 = 8;
+/// Handlers that count launches and loads; wanted where PCs are sampled in serialized mode.
+pub const GATE: u8 = 16;
 
 static WANTED: AtomicU8 = AtomicU8::new(u8::MAX);
 
@@ -56,31 +58,31 @@ hooks! {
     /// What is replaced in libcuda.
     pub static CUDA: HookSet = [
         fn cuInit(flags: u32) -> CUresult => boot::Init, when BOOT;
-        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::ModuleLoad, when BOOT | IMAGES;
-        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::ModuleLoadData, when BOOT | IMAGES;
+        fn cuModuleLoad(module: *mut Ptr, file: *const c_char) -> CUresult => boot::ModuleLoad, when BOOT | IMAGES | GATE;
+        fn cuModuleLoadData(module: *mut Ptr, image: *const c_void) -> CUresult => boot::ModuleLoadData, when BOOT | IMAGES | GATE;
         fn cuModuleLoadDataEx(module: *mut Ptr, image: *const c_void, count: u32, options: Ptr, values: Ptr) -> CUresult
-            => boot::ModuleLoadDataEx, when BOOT | IMAGES;
-        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::ModuleLoadData, when BOOT | IMAGES;
+            => boot::ModuleLoadDataEx, when BOOT | IMAGES | GATE;
+        fn cuModuleLoadFatBinary(module: *mut Ptr, image: *const c_void) -> CUresult => boot::ModuleLoadData, when BOOT | IMAGES | GATE;
         fn cuLibraryLoadData(library: *mut Ptr, code: *const c_void, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
-            => boot::LibraryLoadData, when BOOT | IMAGES;
+            => boot::LibraryLoadData, when BOOT | IMAGES | GATE;
         fn cuLibraryLoadFromFile(library: *mut Ptr, file: *const c_char, jit: Ptr, jit_values: Ptr, jit_count: u32, options: Ptr, values: Ptr, count: u32) -> CUresult
-            => boot::LibraryLoadFromFile, when BOOT | IMAGES;
-        fn cuModuleUnload(module: Ptr) -> CUresult => boot::Unload, when UNLOADS;
-        fn cuLibraryUnload(library: Ptr) -> CUresult => boot::Unload, when UNLOADS;
+            => boot::LibraryLoadFromFile, when BOOT | IMAGES | GATE;
+        fn cuModuleUnload(module: Ptr) -> CUresult => boot::Unload, when UNLOADS | GATE;
+        fn cuLibraryUnload(library: Ptr) -> CUresult => boot::Unload, when UNLOADS | GATE;
         fn cuLaunchKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::Eager<{ cbid::LAUNCH_KERNEL }>, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL }>, when BOOT | SAMPLE | GATE;
         fn cuLaunchKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::Eager<{ cbid::LAUNCH_KERNEL_PTSZ }>, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL_PTSZ }>, when BOOT | SAMPLE | GATE;
         fn cuLaunchKernelEx(config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::Eager<{ cbid::LAUNCH_KERNEL_EX }>, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL_EX }>, when BOOT | SAMPLE | GATE;
         fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: Ptr, params: *mut Ptr, extra: *mut Ptr) -> CUresult
-            => launch::Eager<{ cbid::LAUNCH_KERNEL_EX_PTSZ }>, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_KERNEL_EX_PTSZ }>, when BOOT | SAMPLE | GATE;
         fn cuLaunchCooperativeKernel(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr) -> CUresult
-            => launch::Eager<{ cbid::LAUNCH_COOPERATIVE_KERNEL }>, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_COOPERATIVE_KERNEL }>, when BOOT | SAMPLE | GATE;
         fn cuLaunchCooperativeKernel_ptsz(f: Ptr, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Ptr, params: *mut Ptr) -> CUresult
-            => launch::Eager<{ cbid::LAUNCH_COOPERATIVE_KERNEL_PTSZ }>, when BOOT | SAMPLE;
-        fn cuGraphLaunch(graph: Ptr, stream: Ptr) -> CUresult => launch::Graph<{ cbid::GRAPH_LAUNCH }>, when BOOT | SAMPLE;
-        fn cuGraphLaunch_ptsz(graph: Ptr, stream: Ptr) -> CUresult => launch::Graph<{ cbid::GRAPH_LAUNCH_PTSZ }>, when BOOT | SAMPLE;
+            => launch::Eager<{ cbid::LAUNCH_COOPERATIVE_KERNEL_PTSZ }>, when BOOT | SAMPLE | GATE;
+        fn cuGraphLaunch(graph: Ptr, stream: Ptr) -> CUresult => launch::Graph<{ cbid::GRAPH_LAUNCH }>, when BOOT | SAMPLE | GATE;
+        fn cuGraphLaunch_ptsz(graph: Ptr, stream: Ptr) -> CUresult => launch::Graph<{ cbid::GRAPH_LAUNCH_PTSZ }>, when BOOT | SAMPLE | GATE;
     ];
 }
 

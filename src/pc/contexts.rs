@@ -6,7 +6,7 @@
 //! only.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::cupti::sys::CUcontext;
@@ -41,6 +41,8 @@ pub struct Contexts {
     entries: Mutex<Vec<Entry>>,
     /// Counts changes after which a launch has to tell its context again; never 0.
     era: AtomicU32,
+    /// The context that our thread is handing to CUPTI; 0: none. Set with the lock held.
+    used: AtomicUsize,
 }
 
 thread_local! {
@@ -54,6 +56,7 @@ impl Contexts {
         Self {
             entries: Mutex::new(Vec::new()),
             era: AtomicU32::new(1),
+            used: AtomicUsize::new(0),
         }
     }
 
@@ -180,6 +183,44 @@ impl Contexts {
         }));
     }
 
+    /// Begins to use a context of the list that [`Self::on`] gave, if it is still there: until
+    /// [`Self::unused`], nobody may end it who asks [`Self::is_used`]. One at a time.
+    pub fn use_it(&self, context: CUcontext) -> bool {
+        let entries = self.lock();
+        let there = entries.iter().any(|entry| {
+            entry.context == context.0.addr() && entry.phase == Phase::On && entry.confirmed
+        });
+        if there {
+            self.used.store(context.0.addr(), Ordering::Release);
+        }
+        there
+    }
+
+    /// The end of [`Self::use_it`].
+    pub fn unused(&self) {
+        self.used.store(0, Ordering::Release);
+    }
+
+    /// Whether our thread is using a context that was forgotten before this was asked.
+    pub fn is_used(&self, context: CUcontext) -> bool {
+        self.used.load(Ordering::Acquire) == context.0.addr()
+    }
+
+    /// Whether what a context has was sampled while nobody listened; the caller fetches it.
+    pub fn take_stale(&self, context: CUcontext) -> bool {
+        let mut entries = self.lock();
+        let entry = entries
+            .iter_mut()
+            .find(|entry| entry.context == context.0.addr());
+        entry.is_some_and(|entry| std::mem::take(&mut entry.stale))
+    }
+
+    /// CUPTI was finalised: whatever was set up is gone, and found anew by launches.
+    pub fn forget_all(&self) {
+        self.lock().clear();
+        self.era.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Nobody listened for a while, under the same subscription.
     pub fn all_stale(&self) {
         for entry in self.lock().iter_mut() {
@@ -223,6 +264,22 @@ mod tests {
         assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
         assert_eq!(contexts.destroyed(context(8)), None);
         assert!(on(&contexts).is_empty());
+    }
+
+    #[test]
+    fn one_that_goes_is_waited_for() {
+        let contexts = Contexts::new();
+        contexts.created(context(8));
+        contexts.settle(context(8), Phase::On);
+        let mut list = Vec::new();
+        contexts.on(&mut list);
+        assert!(contexts.use_it(list[0].0));
+        assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
+        assert!(contexts.is_used(context(8)));
+        contexts.unused();
+        assert!(!contexts.is_used(context(8)));
+        assert!(!contexts.use_it(list[0].0), "it is gone");
+        assert!(!contexts.is_used(context(8)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The checksum in PC sample records: ours, so that it equals what `cubin_loaded` announces.
 
 use std::ffi::c_void;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::api::Functions;
 use crate::cubin::image;
@@ -11,18 +11,27 @@ use crate::{entry, errors};
 /// Bytes that are copied at a time; modules of 14 MB are common.
 const PART: usize = 256 << 10;
 
-/// Names our callback; once per process, before the first context is prepared.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Names our callback; once, before the first context is prepared.
 pub fn register(functions: &Functions) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if let Err(error) = functions.register_crc(compute) {
-            errors::report(
-                error.code as i32,
-                "pc sampling",
-                &format!("samples carry CUPTI's own checksum and match no cubin: {error}"),
-            );
-        }
-    });
+    if REGISTERED.load(Ordering::Acquire) {
+        return;
+    }
+    // Two threads may both do it, but neither goes on before it is done.
+    if let Err(error) = functions.register_crc(compute) {
+        errors::report(
+            error.code as i32,
+            "pc sampling",
+            &format!("samples carry CUPTI's own checksum and match no cubin: {error}"),
+        );
+    }
+    REGISTERED.store(true, Ordering::Release);
+}
+
+/// CUPTI was finalised, and does not know our callback any more.
+pub fn forget() {
+    REGISTERED.store(false, Ordering::Release);
 }
 
 /// IEEE CRC-32 of the machine code. CUPTI calls this once per module, on a thread of the program.

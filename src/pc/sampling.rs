@@ -13,11 +13,12 @@ use super::drain::{Brought, Drain};
 use super::serial::Serial;
 use super::sys::{API_VERSION_12_4, DRIVER_12_8};
 use super::window::{INTERVAL, Windows};
-use super::{refusal, setup};
+use super::{crc, refusal, setup};
 use crate::config::{Config, PcSamplingMode};
 use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::sys::CUcontext;
 use crate::entry::Inside;
+use crate::hooks::installed;
 use crate::session::Session;
 use crate::{clock, errors, probes, status};
 
@@ -26,10 +27,12 @@ const SECOND: u64 = 1_000_000_000;
 const DROP_PERIOD: u64 = SECOND;
 /// Longest time that a thread which destroys a context, or unloads a module, waits for our thread.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
-/// Longest time that a thread which destroys a context waits for one that sets it up.
+/// Longest time that a thread which destroys a context waits for one that sets it up or is inside CUPTI with it.
 const SET_UP_LIMIT: Duration = Duration::from_millis(500);
 /// Launches without a sample for so long are told, ns.
 const SILENCE: u64 = 10 * SECOND;
+/// How often the window is tried to be closed when the last consumer leaves or CUPTI is given up.
+const LAST_TRIES: u32 = 4;
 /// Turns in a row that lose samples until it is told.
 const FULL_TOLD: u32 = 30;
 
@@ -92,6 +95,8 @@ pub struct Sampling {
     off: AtomicBool,
     /// Contexts are confirmed under a subscription that goes on.
     subscribed: AtomicBool,
+    /// Serialized mode was asked for and cannot be had.
+    continuous: AtomicBool,
     /// Stall reasons of a record, at most.
     slots: AtomicUsize,
 }
@@ -125,12 +130,32 @@ impl Sampling {
             on: AtomicBool::new(false),
             off: AtomicBool::new(false),
             subscribed: AtomicBool::new(false),
+            continuous: AtomicBool::new(false),
             slots: AtomicUsize::new(STALL_REASON_SLOTS),
         })
     }
 
     fn is_serialized(&self) -> bool {
+        self.counts_launches() && !self.continuous.load(Ordering::Relaxed)
+    }
+
+    /// Whether launches and loads have to be counted, for which they have to pass their hooks.
+    pub fn counts_launches(&self) -> bool {
         self.wanted.mode == PcSamplingMode::Serialized
+    }
+
+    /// CUPTI's own callbacks tell of launches while we are the subscriber, of loads when they are over, and of
+    /// nothing else: somebody may be inside when sampling is started, and never come out.
+    fn insist_on_hooks(&self) {
+        if self.is_serialized() && !installed::decides_all() {
+            self.continuous.store(true, Ordering::Relaxed);
+            errors::report(
+                0,
+                refusal::COMPONENT,
+                "PARCAGPU_PC_SAMPLING_MODE=serialized needs launches to be hooked, which they are not here; \
+                 PCs are sampled in continuous mode",
+            );
+        }
     }
 
     /// The functions, where this process can be sampled; otherwise says why not, once.
@@ -176,6 +201,7 @@ impl Sampling {
         if !was_on {
             self.contexts.all_stale();
         }
+        self.insist_on_hooks();
         // At once, and not only with the first context: switched on and off around sampled launches before,
         // it makes CUPTI lose track of whose code is whose (measured).
         if let Err(error) = session.pin_kernels(api) {
@@ -204,17 +230,28 @@ impl Sampling {
         }
     }
 
-    /// The subscription ended, or CUPTI is not ours alone any more: contexts are left as they are.
-    pub fn rest(&self, session: &Session) {
-        if !self.subscribed.swap(false, Ordering::Relaxed) {
-            return;
-        }
+    /// The subscription is about to end, and CUPTI still tells if a context goes: the last moment to close a
+    /// window. One that cannot be closed for launches inside is so by the first of them that returns.
+    pub fn leave(&self, session: &Session) {
         if self.on.swap(false, Ordering::Relaxed)
             && let Some(api) = session.api()
         {
             self.close_window(session, api);
         }
-        self.contexts.doubt_all();
+    }
+
+    /// The subscription ended, or CUPTI is not ours alone any more: contexts are left as they are.
+    pub fn rest(&self) {
+        if self.subscribed.swap(false, Ordering::Relaxed) {
+            self.contexts.doubt_all();
+        }
+    }
+
+    /// The program finalised CUPTI: nothing is on any more.
+    pub fn finalized(&self) {
+        self.contexts.forget_all();
+        self.serial.reset();
+        crc::forget();
     }
 
     fn close_window(&self, session: &Session, api: &Api) {
@@ -222,7 +259,8 @@ impl Sampling {
             && let (Ok(functions), Some(driver)) = (api.pc_sampling(), session.driver())
         {
             self.serial.cancel();
-            self.serial.close_if_older(0, functions, driver);
+            let closes = || self.serial.close_if_older(0, functions, driver);
+            let _closed = (0..LAST_TRIES).any(|_| closes());
         }
     }
 
@@ -302,18 +340,23 @@ impl Sampling {
     /// Fetches what every context has.
     fn fetch(&self, turns: &mut Turns, functions: &Functions, deliver: bool, now: u64) {
         turns.last = now;
+        if now < turns.pause {
+            return;
+        }
         let mut contexts = std::mem::take(&mut turns.contexts);
         self.contexts.on(&mut contexts);
         status::block().counters[Counter::PcContexts as usize]
             .store(contexts.len() as u64, Ordering::Relaxed);
         let mut brought = Brought::default();
-        if now >= turns.pause {
-            for (context, stale) in &contexts {
+        for (context, stale) in &contexts {
+            // Its thread may have forgotten it meanwhile.
+            if self.contexts.use_it(*context) {
                 let deliver = deliver && !stale;
                 brought += self.fetch_one(turns, functions, *context, deliver, now);
+                self.contexts.unused();
             }
-            self.listen(turns, brought, contexts.is_empty(), now);
         }
+        self.listen(turns, brought, contexts.is_empty(), now);
         turns.contexts = contexts;
     }
 
@@ -417,7 +460,15 @@ impl Sampling {
         let _ours = Inside::nested();
         let set_up = || {
             session.pin_kernels(api)?;
-            setup::set_up(api, functions, session.driver(), context, &self.wanted)
+            let mode = match self.is_serialized() {
+                true => PcSamplingMode::Serialized,
+                false => PcSamplingMode::Continuous,
+            };
+            let wanted = Wanted {
+                mode,
+                ..self.wanted
+            };
+            setup::set_up(api, functions, session.driver(), context, &wanted)
         };
         let outcome = match session.driver() {
             Some(driver) => driver.beside_captures(set_up),
@@ -451,6 +502,7 @@ impl Sampling {
     /// A context is about to be destroyed by this thread: its last samples are taken.
     pub fn destroyed(&self, session: &Session, context: CUcontext) {
         let deadline = Instant::now() + SET_UP_LIMIT;
+        let stale = self.contexts.take_stale(context);
         let phase = loop {
             match self.contexts.destroyed(context) {
                 Some(Phase::SettingUp) if Instant::now() < deadline => {
@@ -468,7 +520,11 @@ impl Sampling {
             return;
         };
         let mut turns = self.turns_within(TURN_LIMIT);
-        let deliver = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();
+        while turns.is_none() && self.contexts.is_used(context) && Instant::now() < deadline {
+            turns = self.turns_within(Duration::from_millis(1));
+        }
+        let in_window = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();
+        let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
         if let Some(turns) = &mut turns {
             let now = clock::monotonic_ns();
             self.fetch_one(turns, functions, context, deliver, now);
@@ -489,7 +545,9 @@ impl Sampling {
             return;
         };
         if let Some(mut turns) = self.turns_within(TURN_LIMIT) {
-            let deliver = turns.window || self.is_serialized();
+            let stale = self.contexts.take_stale(context);
+            let in_window = turns.window || self.is_serialized();
+            let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
             self.fetch_one(
                 &mut turns,
                 functions,
@@ -514,17 +572,32 @@ impl Sampling {
         if !self.is_serialized() {
             return Pass::Free;
         }
-        match (session.api().map(Api::pc_sampling), session.driver()) {
-            (Some(Ok(functions)), Some(driver)) => {
-                match self
-                    .serial
-                    .before(functions, driver, |context| self.contexts.is_on(context))
-                {
-                    true => Pass::Window,
-                    false => Pass::Gate,
-                }
-            }
-            _ => Pass::Free,
+        if let (Some(Ok(functions)), Some(driver)) =
+            (session.api().map(Api::pc_sampling), session.driver())
+        {
+            let is_on = |context| self.contexts.is_on(context);
+            return match self.serial.before(functions, driver, is_on) {
+                true => Pass::Window,
+                false => Pass::Gate,
+            };
+        }
+        self.before_load()
+    }
+
+    /// The same for a load of code, and for launches that nobody wants to hear of.
+    #[inline]
+    pub fn before_load(&self) -> Pass {
+        if !self.is_serialized() {
+            return Pass::Free;
+        }
+        self.serial.enter();
+        Pass::Gate
+    }
+
+    /// The thread of a launch or load that never returned has ended.
+    pub fn abandoned(&self, pass: Pass) {
+        if pass != Pass::Free {
+            self.serial.leave();
         }
     }
 
@@ -539,9 +612,12 @@ impl Sampling {
     /// That launch returned.
     #[inline]
     pub fn after_launch(&self, session: &Session, pass: Pass) {
-        if pass != Pass::Free
-            && let (Some(Ok(functions)), Some(driver)) =
-                (session.api().map(Api::pc_sampling), session.driver())
+        if pass == Pass::Free {
+            return;
+        }
+        self.serial.leave();
+        if let (Some(Ok(functions)), Some(driver)) =
+            (session.api().map(Api::pc_sampling), session.driver())
         {
             self.serial.after(functions, driver);
         }

@@ -1,12 +1,17 @@
 //! Windows in serialized mode: they start and stop at launches.
 //!
 //! `Start` and `Stop` must not run while any thread is inside a launch, see [`crate::pc`]. So launches pass
-//! a gate. Who starts or stops shuts it, goes on only if no other launch is inside within a few milliseconds,
-//! and opens it again some microseconds later; launches that come meanwhile wait, 200 ms at most. In
-//! continuous mode none of this is used.
+//! a gate, and loads of code, inside which CUPTI does the same. Who starts or stops shuts it, goes on only if
+//! no other launch is inside within a few milliseconds, and opens it again some microseconds later; launches
+//! that come meanwhile wait, 200 ms at most unless CUPTI itself takes longer, for whose lock they would wait
+//! then. They pass it as long as the process lives, whether or not anybody
+//! listens: one that nobody counted would be inside when the next window starts. In continuous mode none of
+//! this is used.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use parcagpu_interpose::Uncancelled;
 
 use super::api::Functions;
 use super::refusal;
@@ -17,7 +22,10 @@ use crate::cupti::sys::CUcontext;
 
 /// Longest time for the launches of other threads to return.
 const EMPTY_LIMIT: Duration = Duration::from_millis(5);
-/// Longest time that a launch waits at the gate.
+/// After launches stayed inside for so long, the next launch does not shut the gate for so many ns: one of
+/// them may be waiting for a kernel.
+const PATIENCE: u64 = 50_000_000;
+/// Longest time that a launch waits at the gate for one that is not at work in CUPTI.
 const WAIT_LIMIT: Duration = Duration::from_millis(200);
 
 /// Who is inside a launch.
@@ -25,6 +33,8 @@ const WAIT_LIMIT: Duration = Duration::from_millis(200);
 pub struct Gate {
     inside: AtomicU32,
     shut: AtomicBool,
+    /// Whoever shut it found nobody inside, and is in CUPTI: a launch that went in now would hang with it.
+    taken: AtomicBool,
 }
 
 impl Gate {
@@ -38,10 +48,12 @@ impl Gate {
                 return;
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + WAIT_LIMIT);
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline && !self.taken.load(Ordering::SeqCst) {
                 return;
             }
             self.inside.fetch_sub(1, Ordering::SeqCst);
+            // A thread that is cancelled is so in the driver, not here.
+            let _whole = Uncancelled::begin();
             std::thread::sleep(Duration::from_micros(20));
         }
     }
@@ -54,12 +66,14 @@ impl Gate {
     /// Runs `act` while no launch but `own` of the caller's is inside; `None` if there are others all the
     /// time, or somebody else does the same.
     pub fn alone<R>(&self, own: u32, act: impl FnOnce() -> R) -> Option<R> {
+        // CUPTI may come to a cancellation point.
+        let _whole = Uncancelled::begin();
         if self.shut.swap(true, Ordering::SeqCst) {
             return None;
         }
-        let opens = Opens(&self.shut);
+        let opens = Opens(self);
         let deadline = Instant::now() + EMPTY_LIMIT;
-        while self.inside.load(Ordering::SeqCst) != own {
+        while !self.is_empty_but(own) {
             if Instant::now() >= deadline {
                 return None;
             }
@@ -69,13 +83,28 @@ impl Gate {
         drop(opens);
         Some(result)
     }
+
+    /// Whether nobody but `own` is inside; from then on nobody goes in any more.
+    fn is_empty_but(&self, own: u32) -> bool {
+        if self.inside.load(Ordering::SeqCst) != own {
+            return false;
+        }
+        self.taken.store(true, Ordering::SeqCst);
+        // One that had waited for too long may have gone in meanwhile.
+        let empty = self.inside.load(Ordering::SeqCst) == own;
+        if !empty {
+            self.taken.store(false, Ordering::SeqCst);
+        }
+        empty
+    }
 }
 
-struct Opens<'a>(&'a AtomicBool);
+struct Opens<'a>(&'a Gate);
 
 impl Drop for Opens<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.taken.store(false, Ordering::SeqCst);
+        self.0.shut.store(false, Ordering::SeqCst);
     }
 }
 
@@ -96,6 +125,8 @@ pub struct Serial {
     opened: AtomicU64,
     /// Lowest id of a launch in the last window.
     first: AtomicU32,
+    /// Before this, launches leave the gate alone.
+    retry: AtomicU64,
 }
 
 impl Serial {
@@ -123,12 +154,37 @@ impl Serial {
     ) -> bool {
         self.gate.enter();
         if self.state.load(Ordering::Acquire) == REQUESTED
+            && self.may_shut()
             && let Some(context) = driver.current_context()
             && is_on(context)
         {
-            self.gate.alone(1, || self.open(functions, driver, context));
+            let opened = self.gate.alone(1, || self.open(functions, driver, context));
+            self.shut(opened.is_some());
         }
         self.state.load(Ordering::Acquire) == OPEN
+    }
+
+    /// A launch that nobody wants to hear of, or a load, begins on this thread; [`Self::leave`] is its end.
+    pub fn enter(&self) {
+        self.gate.enter();
+    }
+
+    /// The end of [`Self::enter`] or [`Self::before`] without a look at the window: the thread has left its
+    /// launch and cannot call CUPTI.
+    pub fn leave(&self) {
+        self.gate.leave();
+    }
+
+    fn may_shut(&self) -> bool {
+        clock::monotonic_ns() >= self.retry.load(Ordering::Relaxed)
+    }
+
+    fn shut(&self, alone: bool) {
+        let retry = match alone {
+            true => 0,
+            false => clock::monotonic_ns() + PATIENCE,
+        };
+        self.retry.store(retry, Ordering::Relaxed);
     }
 
     fn open(&self, functions: &Functions, driver: &Driver, context: CUcontext) {
@@ -140,7 +196,16 @@ impl Serial {
                 self.context.store(context.0.addr(), Ordering::Relaxed);
                 self.first.store(u32::MAX, Ordering::Relaxed);
                 self.opened.store(clock::monotonic_ns(), Ordering::Relaxed);
-                self.state.store(OPEN, Ordering::Release);
+                let opened = self.state.compare_exchange(
+                    REQUESTED,
+                    OPEN,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                // Taken back meanwhile, by somebody who found no window that he would have had to close.
+                if opened.is_err() {
+                    self.stop(functions, driver, context);
+                }
             }
             Err(error) => {
                 refusal::tell(error);
@@ -163,31 +228,43 @@ impl Serial {
         }
     }
 
-    /// The launch returned.
+    /// A launch that was let in by [`Self::before`] returned, and has left: ends a window that is old enough.
     pub fn after(&self, functions: &Functions, driver: &Driver) {
-        self.gate.leave();
-        self.close_if_older(INTERVAL, functions, driver);
+        if self.is_older(INTERVAL) && self.may_shut() {
+            let closed = self.close_if_older(INTERVAL, functions, driver);
+            self.shut(closed);
+        }
     }
 
-    /// Ends a window that has been open for `age` ns.
-    pub fn close_if_older(&self, age: u64, functions: &Functions, driver: &Driver) {
-        let is_due = || {
-            self.state.load(Ordering::Acquire) == OPEN
-                && clock::monotonic_ns().saturating_sub(self.opened.load(Ordering::Relaxed)) >= age
-        };
-        if !is_due() {
-            return;
+    fn is_older(&self, age: u64) -> bool {
+        self.state.load(Ordering::Acquire) == OPEN
+            && clock::monotonic_ns().saturating_sub(self.opened.load(Ordering::Relaxed)) >= age
+    }
+
+    /// Ends a window that has been open for `age` ns; false if launches are inside all the time.
+    pub fn close_if_older(&self, age: u64, functions: &Functions, driver: &Driver) -> bool {
+        if !self.is_older(age) {
+            return true;
         }
-        self.gate.alone(0, || {
-            if !is_due() {
-                return;
+        let closed = self.gate.alone(0, || {
+            if self.is_older(age) {
+                let context = CUcontext(self.context.load(Ordering::Relaxed) as *mut _);
+                self.stop(functions, driver, context);
+                self.state.store(IDLE, Ordering::Release);
             }
-            let context = CUcontext(self.context.load(Ordering::Relaxed) as *mut _);
-            if let Err(error) = driver.beside_captures(|| functions.stop(context)) {
-                refusal::tell(error);
-            }
-            self.state.store(IDLE, Ordering::Release);
         });
+        closed.is_some()
+    }
+
+    fn stop(&self, functions: &Functions, driver: &Driver, context: CUcontext) {
+        if let Err(error) = driver.beside_captures(|| functions.stop(context)) {
+            refusal::tell(error);
+        }
+    }
+
+    /// CUPTI was finalised, and a window with it.
+    pub fn reset(&self) {
+        self.state.store(IDLE, Ordering::Release);
     }
 
     /// A context is destroyed, and a window in it with it.
@@ -237,6 +314,28 @@ mod tests {
             alone
         });
         assert!(alone >= 1);
+    }
+
+    #[test]
+    fn a_launch_does_not_go_in_under_one_that_is_at_work() {
+        let gate = Gate::default();
+        let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gate.alone(0, || {
+                    begun.store(true, Ordering::SeqCst);
+                    // As when the machine is busy.
+                    std::thread::sleep(super::WAIT_LIMIT + Duration::from_millis(100));
+                    over.store(true, Ordering::SeqCst);
+                })
+            });
+            while !begun.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            gate.enter();
+            assert!(over.load(Ordering::SeqCst));
+            gate.leave();
+        });
     }
 
     #[test]

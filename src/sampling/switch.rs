@@ -75,6 +75,11 @@ impl Switch {
         self.0.load(Ordering::Acquire) & ON != 0
     }
 
+    /// Whether somebody is inside the call that switches.
+    pub fn is_busy(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & BUSY != 0
+    }
+
     /// Whether the on-period of a launch that joined is still going on.
     pub fn is_current(&self, joined: Generation) -> bool {
         let word = self.0.load(Ordering::Acquire);

@@ -1,0 +1,168 @@
+//! PC sampling under attack: what a program may do at the worst moment.
+
+mod pc_common;
+
+use std::time::{Duration, Instant};
+
+use parcagpu_tests::hosts::compile;
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::program::Program;
+use parcagpu_tests::trace::Trace;
+use parcagpu_tests::{artefacts, mock_log, need};
+use pc_common::{SHORT, program, refusals, sampled, sound, two_kernels};
+
+fn rest(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+fn serialized(program: Program) -> Program {
+    program
+        .env("PARCAGPU_PC_SAMPLING_MODE", "serialized")
+        .env("MOCK_CUDA_HOLDS", "launches")
+        .env("MOCK_CUDA_KERNEL_NS", "100000")
+        .env("MOCK_CUDA_QUEUE", "4")
+        .env(
+            "PARCAGPU_CUPTI_PATH",
+            artefacts::sim().join("libcupti.so.13"),
+        )
+}
+
+/// Consumers leave in the middle of a window: it is closed, and not under launches that nobody counts any more.
+#[test]
+fn consumers_leave_in_a_window() {
+    if !need::bpf("consumers_leave_in_a_window") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let words = "say ready thread flat 7 end thread flat 7 end join sync say over";
+    // Whoever gets in while sampling is stopped has time for it.
+    let mut host = serialized(two_kernels(&lab, words))
+        .env("MOCK_CUPTI_PC", "window-us:20000")
+        .env("MOCK_LOG", &log)
+        .start();
+    host.wait_stdout("ready");
+    for _ in 0..2 {
+        let trace = Trace::attach(&lab, &[host.pid()]);
+        rest(600);
+        assert_eq!(refusals(&trace.end()), []);
+        rest(200);
+    }
+    let ended = host.wait(SHORT).ok();
+    assert!(ended.stdout.contains("over"), "{}", ended.stderr);
+    let calls = mock_log::read(&log);
+    let good = |name: &str| {
+        let good = calls.iter().filter(|c| c.name == name && c.result == 0);
+        good.count()
+    };
+    let (starts, stops) = (good("cuptiPCSamplingStart"), good("cuptiPCSamplingStop"));
+    assert!(starts >= 2 && starts == stops, "{starts} {stops}");
+}
+
+/// A thread ends in its launch; the launches of others do not wait for it for ever.
+#[test]
+fn a_thread_ends_in_its_launch() {
+    if !need::bpf("a_thread_ends_in_its_launch") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    let words = "onsignal exit thread launch 1 sleep 300 launch 1 end join sleep 300 launch 400 sync sleep 400 \
+                 launch 100 sync sleep 300 say over";
+    let begun = Instant::now();
+    let ended = serialized(two_kernels(&lab, words))
+        .env("MOCK_RAISE", "cuLaunchKernel=10@2")
+        .run(SHORT)
+        .ok();
+    assert!(ended.stdout.contains("over"));
+    let took = begun.elapsed();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    assert!(!sound(&events).is_empty());
+    assert!(took < Duration::from_millis(2900), "{took:?}");
+}
+
+/// Another thread loads modules meanwhile. Where no hook sees that, nothing is started and stopped.
+#[test]
+fn modules_are_loaded_meanwhile() {
+    if !need::bpf("modules_are_loaded_meanwhile") {
+        return;
+    }
+    for engine in ["detour", "none"] {
+        let lab = Lab::new();
+        let trace = pc_common::attach(&lab);
+        let loads: String = (1..200).map(|i| format!("module {i} unload ")).collect();
+        let words = format!(
+            "init context module 0 thread launch sampled_0 5000 end thread sleep 50 {loads} end join"
+        );
+        serialized(program(&lab, &words))
+            .env("PARCAGPU_HOOK_ENGINE", engine)
+            .run(SHORT)
+            .ok();
+        let events = trace.end();
+        let told = refusals(&events);
+        let samples = sound(&events);
+        match engine {
+            "none" => {
+                assert_eq!(told.len(), 1, "{told:?}");
+                assert!(told[0].1.contains("continuous mode"), "{told:?}");
+                assert!(samples.iter().all(|s| s.id == 0));
+            }
+            _ => {
+                assert_eq!(told, []);
+                assert!(samples.iter().any(|s| s.id != 0));
+            }
+        }
+    }
+}
+
+/// A tool takes CUPTI in the middle of a window.
+#[test]
+fn a_tool_comes_in_a_window() {
+    if !need::bpf("a_tool_comes_in_a_window") {
+        return;
+    }
+    let lab = Lab::new();
+    let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
+    let trace = pc_common::attach(&lab);
+    let launches = "repeat 2000 launch 1 end";
+    let words = format!(
+        "init launch 10 load libcupti.so.13 sleep 500 thread {launches} end thread {launches} end sleep 450 subscribe \
+         register on sleep 300 off unsubscribe join sync say over"
+    );
+    let program = lab.program(Mode::Preload, tool).words(&words);
+    let ended = serialized(sampled(program))
+        .env("MOCK_CUPTI_PC", "window-us:20000")
+        .run(SHORT)
+        .ok();
+    assert!(ended.stdout.contains("over"), "{}", ended.stderr);
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    assert!(!sound(&events).is_empty());
+}
+
+/// A tool finalises CUPTI, and with it what was switched on: there are kernel times and samples afterwards.
+#[test]
+fn finalized_by_the_program() {
+    if !need::bpf("finalized_by_the_program") {
+        return;
+    }
+    let lab = Lab::new();
+    let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
+    let trace = pc_common::attach(&lab);
+    let words = "init launch 10 load libcupti.so.13 sleep 500 launch 10 sync finalize sleep 3000 launch 10 sync sleep 500 \
+                 launch 10 sync sleep 300 say over";
+    let program = lab.program(Mode::Preload, tool).words(words);
+    let ended = sampled(program)
+        .env("MOCK_CUPTI_STRICT", "0")
+        .env(
+            "PARCAGPU_CUPTI_PATH",
+            artefacts::sim().join("libcupti.so.13"),
+        )
+        .run(SHORT)
+        .ok();
+    assert!(ended.stdout.contains("over"), "{}", ended.stderr);
+    let events = trace.end();
+    assert_eq!(events.launches().len(), events.records().len());
+    assert!(events.launches().len() > 25);
+}
