@@ -19,8 +19,8 @@ const LATELY: u64 = 2_000_000_000;
 pub const BOUNDS: (f64, f64) = (0.001, 1.0);
 /// The probability for a target of 0, and for one of [`FIRST_TARGET`] before anything is known.
 pub const FIRST: f64 = 0.02;
-/// See [`FIRST`].
-const FIRST_TARGET: f64 = 100.0;
+/// The target, in pairs per second, that [`FIRST`] is for.
+pub const FIRST_TARGET: f64 = 100.0;
 
 /// See the module. Times are ns of any clock that does not go back.
 #[derive(Debug)]
