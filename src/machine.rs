@@ -455,6 +455,14 @@ impl Machine {
                 ),
             }
         }
+        // Before the first sampled launch: switched on and off around such, kernel activity makes CUPTI lose
+        // track of whose code is whose (measured).
+        if let Some(pc) = &self.session.pc
+            && !shared
+            && pc.functions(self.session, api).is_some()
+        {
+            self.session.pin_kernels(api)?;
+        }
         self.session.set_active(true);
         self.session.sampler.switch.open();
         self.next_flush = now + FLUSH_PERIOD;

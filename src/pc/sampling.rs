@@ -202,11 +202,6 @@ impl Sampling {
             self.contexts.all_stale();
         }
         self.insist_on_hooks();
-        // At once, and not only with the first context: switched on and off around sampled launches before,
-        // it makes CUPTI lose track of whose code is whose (measured).
-        if let Err(error) = session.pin_kernels(api) {
-            refusal::tell(error);
-        }
         // One at a time: each takes a tenth of a second, and others may want the machine.
         if let Some(context) = self.contexts.to_set_up() {
             self.set_up(session, api, functions, context);
