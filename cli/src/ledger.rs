@@ -224,6 +224,13 @@ impl Entry {
                 "PC sampling is off; it is started with the program: PARCAGPU_PC_SAMPLING_RATE=100"
                     .to_owned()
             }
+            _ if self.state == Some(State::Active) && self.last_error.is_empty() => {
+                "none yet; if it stays so, have the consumer there before the program's first CUDA call: parcagpu run --record"
+                    .to_owned()
+            }
+            _ if self.state == Some(State::Active) => {
+                format!("none yet; last error: {}", self.last_error)
+            }
             _ => self.why_nothing(),
         }
     }

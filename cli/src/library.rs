@@ -39,8 +39,12 @@ pub fn open(path: &Path) -> Result<Library> {
     })
 }
 
-/// The default library, or `None` if there is none.
+/// The default library, or `None` if there is none. A name in `PARCAGPU_LIB` that is wrong is an error, not passed
+/// over.
 pub fn default() -> Result<Option<Library>> {
+    if let Some(path) = env::var_os("PARCAGPU_LIB").filter(|p| !p.is_empty()) {
+        return open(Path::new(&path)).map(Some);
+    }
     match candidates().iter().find(|p| p.is_file()) {
         Some(path) => open(path).map(Some),
         None => Ok(None),

@@ -79,7 +79,7 @@ fn process_text(
         head(id, ledger),
         plural(tally.samples, "PC sample"),
         time(rows, tally.samples),
-        share(tally.issued.into(), tally.samples.into()),
+        issued(rows, tally),
         waits(tally),
     );
     for note in notes(id, process, rows, code, ledger) {
@@ -148,8 +148,16 @@ fn numbers(rows: &Rows, tally: &Tally) -> String {
         share(tally.samples.into(), rows.tally.samples.into()),
         count(tally.samples),
         time(rows, tally.samples),
-        share(tally.issued.into(), tally.samples.into()),
+        issued(rows, tally),
     )
+}
+
+fn issued(rows: &Rows, tally: &Tally) -> String {
+    if rows.reasons_known {
+        share(tally.issued.into(), tally.samples.into())
+    } else {
+        "?".to_owned()
+    }
 }
 
 fn time(rows: &Rows, samples: u64) -> String {
@@ -208,13 +216,13 @@ fn notes(
     }
     if process.reasons.is_empty() {
         notes.push(
-            "the names of the stall reasons have not come: a sample may count more than once"
+            "the names of the stall reasons have not come yet (they may take 10 s): a sample may count more than once"
                 .to_owned(),
         );
     }
     if rows.ns_per_sample.is_none() {
         notes.push(if process.devices.is_empty() {
-            "what a sample stands for has not come: no times".to_owned()
+            "what a sample stands for has not come yet (it may take 10 s): no times".to_owned()
         } else {
             "the devices differ, or do not tell, in what a sample stands for: no times".to_owned()
         });

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use parcagpu_abi::probe;
 
 use crate::accounts::Accounts;
@@ -65,7 +65,8 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
     let library = library::open(copy.file())?;
     let out: Box<dyn Write> = match &options.output {
         Some(path) => Box::new(
-            File::create(path).with_context(|| format!("failed to create {}", path.display()))?,
+            File::create(path)
+                .map_err(|e| refuse(format!("cannot create {}: {e}", path.display())))?,
         ),
         None => Box::new(std::io::stderr()),
     };

@@ -53,6 +53,29 @@ pub fn time_of_day(realtime_ns: u64) -> String {
     format!("{h:02}:{m:02}:{s:02}.{micros:06}")
 }
 
+/// `CLOCK_REALTIME` ns as date (UTC), year-month-day.
+pub fn date(realtime_ns: u64) -> String {
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut days = realtime_ns / 86_400_000_000_000;
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", days + 1)
+}
+
 /// A clock's time, ns.
 pub fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
@@ -88,5 +111,19 @@ mod tests {
             time_of_day(86_400_000_000_000 + 3_661_000_001_000),
             "01:01:01.000001"
         );
+    }
+
+    #[test]
+    fn dates() {
+        let of = |seconds: u64| date(seconds * 1_000_000_000 + 999_999_999);
+        assert_eq!(of(0), "1970-01-01");
+        assert_eq!(of(951_782_400), "2000-02-29");
+        assert_eq!(of(951_868_800), "2000-03-01");
+        assert_eq!(of(1_796_083_199), "2026-11-30");
+        assert_eq!(of(1_735_689_599), "2024-12-31");
+        assert_eq!(of(1_735_689_600), "2025-01-01");
+        assert_eq!(of(4_107_542_399), "2100-02-28");
+        assert_eq!(of(4_107_542_400), "2100-03-01");
+        assert_eq!(date(u64::MAX), "2554-07-21");
     }
 }

@@ -161,7 +161,7 @@ impl Tracer {
         }
         if self.repeats > 0 {
             lines.push(format!(
-                "{} of metadata told before were not printed (--repeats prints them)",
+                "not printed: {} of metadata told before (--repeats prints them)",
                 plural(self.repeats, "repetition")
             ));
         }

@@ -52,6 +52,8 @@ pub struct Rows {
     pub further: u64,
     /// SM time that a sample stands for, ns.
     pub ns_per_sample: Option<f64>,
+    /// Whether it is known which stall reason means that the warp issued.
+    pub reasons_known: bool,
 }
 
 impl Rows {
@@ -60,6 +62,7 @@ impl Rows {
         let mut kernels: HashMap<String, Kernel> = HashMap::new();
         let mut rows = Self {
             ns_per_sample: process.ns_per_sample(),
+            reasons_known: !process.reasons.is_empty(),
             ..Self::default()
         };
         for (number, offsets) in &process.points {

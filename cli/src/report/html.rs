@@ -21,7 +21,7 @@ use super::folded::escape;
 use super::sums::total_ns;
 use super::view::{View, share};
 use crate::demangle::clean;
-use crate::text::{count, duration, plural, time_of_day};
+use crate::text::{count, date, duration, plural, time_of_day};
 
 const STYLE: &str = include_str!("html/style.css");
 const BODY: &str = include_str!("html/body.html");
@@ -92,10 +92,11 @@ fn head(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     };
     write!(
         out,
-        "<header>\n<h1>{}</h1>\n<p class=\"about\">{} from {} UTC, kernel {}, recorded by parcagpu {}</p>\n\
+        "<header>\n<h1>{}</h1>\n<p class=\"about\">{} from {} {} UTC, kernel {}, recorded by parcagpu {}</p>\n\
          <p class=\"total\"><b>{}</b> of GPU time in {}</p>\n<ul class=\"notes {class}\">\n",
         escape(&title(view)),
         escape(&duration(length.into())),
+        date(about.begin_ns),
         time_of_day(about.begin_ns),
         escape(&about.kernel_release),
         escape(&about.version),

@@ -47,6 +47,8 @@ fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Res
         Some(folder) if folder != Path::new("") => folder.to_owned(),
         _ => PathBuf::from("."),
     };
+    // The error of the next call would have a name that only we know.
+    fs::metadata(&folder).with_context(failed)?;
     let mut file = tempfile::Builder::new()
         .prefix(".parcagpu-")
         .permissions(Permissions::from_mode(0o644))

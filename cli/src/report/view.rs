@@ -317,11 +317,15 @@ impl Coverage {
                 }
             }
         }
-        if rec.truncated {
-            notes.push("the file ends in the middle: what followed was lost".to_owned());
-        }
-        if let Some(damage) = &rec.damage {
-            notes.push(clean(damage));
+        match &rec.damage {
+            Some(damage) => notes.push(format!(
+                "the file is damaged, what followed was lost: {}",
+                clean(damage)
+            )),
+            None if rec.truncated => {
+                notes.push("the file ends in the middle: what followed was lost".to_owned());
+            }
+            None => {}
         }
         for (what, n) in &self.losses {
             notes.push(format!("lost: {} {}", count(*n), clean(what)));

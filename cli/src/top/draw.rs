@@ -12,7 +12,7 @@ use super::view::Facts;
 use crate::ledger::coverage;
 use crate::text::{clock_ns, count, plural, time_of_day};
 
-const KEYS: &str = "Tab 1-5 view  Left/Right sort by  r reverse  Up/Down row  Enter kernels of it  Esc back  ? help  q quit";
+const KEYS: &str = "Tab 1-5 view  ? help  q quit  Left/Right sort by  r reverse  Up/Down row  Enter kernels of it  Esc back";
 
 const HELP: &str = "\
 Keys
