@@ -139,9 +139,17 @@ impl Machine {
         if pc.functions(self.session, api).is_none() {
             return;
         }
+        // A tool that no hook has seen may have kernel activity on already, which would be off afterwards.
+        let handle = match api.subscribe(callbacks::CALLBACK) {
+            Ok(handle) => handle,
+            Err(error) if error.code == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => return,
+            Err(error) => return report("pc sampling", error),
+        };
         let toggled = api.enable_kernels().and_then(|()| api.disable_kernels());
-        if let Err(error) = toggled {
-            report("pc sampling", error);
+        for outcome in [toggled, api.unsubscribe(handle)] {
+            if let Err(error) = outcome {
+                report("pc sampling", error);
+            }
         }
     }
 

@@ -166,3 +166,18 @@ fn finalized_by_the_program() {
     assert_eq!(events.launches().len(), events.records().len());
     assert!(events.launches().len() > 25);
 }
+
+/// A tool has CUPTI where no hook sees it, and the driver is initialised then: what it has on stays on.
+#[test]
+fn a_tool_that_nobody_saw_keeps_its_records() {
+    let lab = Lab::new();
+    let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
+    let words = "load libcupti.so.13 subscribe register on init launch 50 sync flush 0 report off unsubscribe";
+    let program = lab.program(Mode::Preload, tool).words(words);
+    let ended = sampled(program)
+        .env("PARCAGPU_HOOK_ENGINE", "none")
+        .run(SHORT)
+        .ok();
+    let stdout = &ended.stdout;
+    assert!(stdout.contains("records 50 foreign 0"), "{stdout}");
+}
