@@ -16,9 +16,9 @@ use parcagpu_interpose::Uncancelled;
 use super::api::Functions;
 use super::refusal;
 use super::window::INTERVAL;
-use crate::clock;
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::CUcontext;
+use crate::{clock, lifecycle};
 
 /// Longest time for the launches of other threads to return.
 const EMPTY_LIMIT: Duration = Duration::from_millis(5);
@@ -48,7 +48,9 @@ impl Gate {
                 return;
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + WAIT_LIMIT);
-            if Instant::now() >= deadline && !self.taken.load(Ordering::SeqCst) {
+            let over = Instant::now() >= deadline && !self.taken.load(Ordering::SeqCst);
+            // In a copy of the process nobody will open it.
+            if over || lifecycle::in_forked_child() {
                 return;
             }
             self.inside.fetch_sub(1, Ordering::SeqCst);
