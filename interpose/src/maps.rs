@@ -82,7 +82,9 @@ mod tests {
     fn this_function_is_in_executable_memory() {
         let here = this_function_is_in_executable_memory as *const () as usize;
         let maps = current().expect("maps");
-        assert!(maps.windows(2).all(|w| w[0].end <= w[1].start));
+        // Other tests map and unmap meanwhile, and the kernel gives the file in several pieces: neighbours may
+        // overlap.
+        assert!(maps.iter().all(|m| m.start < m.end));
         let mine = maps.iter().find(|m| (m.start..m.end).contains(&here));
         assert!(mine.expect("mapped").exec);
     }
