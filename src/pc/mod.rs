@@ -34,6 +34,7 @@ pub mod sampling;
 pub mod serial;
 pub mod setup;
 pub mod sys;
+pub mod turns;
 pub mod window;
 
 pub use sampling::{Pass, Sampling};

@@ -5,36 +5,27 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
-use parcagpu_abi::status::Counter;
 
 use super::api::Functions;
 use super::contexts::{Contexts, Phase};
-use super::drain::{Brought, Drain};
 use super::serial::Serial;
 use super::sys::{API_VERSION_12_4, DRIVER_12_8};
-use super::window::{INTERVAL, Windows};
+use super::turns::Turns;
 use super::{crc, refusal, setup};
 use crate::config::{Config, PcSamplingMode};
-use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::api::Api;
 use crate::cupti::sys::CUcontext;
 use crate::entry::Inside;
 use crate::hooks::installed;
 use crate::session::Session;
-use crate::{clock, errors, probes, status};
+use crate::{clock, errors, probes};
 
-const SECOND: u64 = 1_000_000_000;
-/// Samples that nobody wants are dropped this often, ns.
-const DROP_PERIOD: u64 = SECOND;
 /// Longest time that a thread which destroys a context, or unloads a module, waits for our thread.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
 /// Longest time that a thread which destroys a context waits for one that sets it up or is inside CUPTI with it.
 const SET_UP_LIMIT: Duration = Duration::from_millis(500);
-/// Launches without a sample for so long are told, ns.
-const SILENCE: u64 = 10 * SECOND;
 /// How often the window is tried to be closed when the last consumer leaves or CUPTI is given up.
 const LAST_TRIES: u32 = 4;
-/// Turns in a row that lose samples until it is told.
-const FULL_TOLD: u32 = 30;
 
 /// What the configuration asks for.
 #[derive(Clone, Copy, Debug)]
@@ -47,28 +38,6 @@ pub struct Wanted {
     pub hardware_buffer: u64,
     /// Pairs per second; 0: fixed probability.
     pub target: f64,
-}
-
-/// What one thread at a time works with.
-struct Turns {
-    drain: Drain,
-    windows: Windows,
-    /// The present interval is a window.
-    window: bool,
-    /// Pairs it has brought.
-    pairs: u64,
-    contexts: Vec<(CUcontext, bool)>,
-    last: u64,
-    /// Until when CUPTI is not asked, after it said that somebody else has the counters.
-    pause: u64,
-    /// It said so the last time.
-    refused: bool,
-    /// Turns in a row that found the hardware's buffer full.
-    full: u32,
-    /// Samples of code that CUPTI does not know, since then.
-    foreign: u64,
-    /// When the last sample came, and the launches sampled by then.
-    heard: (u64, u64),
 }
 
 /// How a launch is let through.
@@ -84,9 +53,9 @@ pub enum Pass {
 
 /// See the module.
 pub struct Sampling {
-    wanted: Wanted,
-    contexts: Contexts,
-    serial: Serial,
+    pub(super) wanted: Wanted,
+    pub(super) contexts: Contexts,
+    pub(super) serial: Serial,
     /// Held across CUPTI calls, and therefore only ever tried.
     turns: Mutex<Turns>,
     /// Somebody wants samples, and this process can give them.
@@ -98,7 +67,7 @@ pub struct Sampling {
     /// Serialized mode was asked for and cannot be had.
     continuous: AtomicBool,
     /// Stall reasons of a record, at most.
-    slots: AtomicUsize,
+    pub(super) slots: AtomicUsize,
 }
 
 impl Sampling {
@@ -114,19 +83,7 @@ impl Sampling {
             },
             contexts: Contexts::new(),
             serial: Serial::default(),
-            turns: Mutex::new(Turns {
-                drain: Drain::default(),
-                windows: Windows::new(target, clock::monotonic_ns()),
-                window: false,
-                pairs: 0,
-                contexts: Vec::new(),
-                last: 0,
-                pause: 0,
-                refused: false,
-                full: 0,
-                foreign: 0,
-                heard: (0, 0),
-            }),
+            turns: Mutex::new(Turns::new(target)),
             on: AtomicBool::new(false),
             off: AtomicBool::new(false),
             subscribed: AtomicBool::new(false),
@@ -135,7 +92,7 @@ impl Sampling {
         })
     }
 
-    fn is_serialized(&self) -> bool {
+    pub(super) fn is_serialized(&self) -> bool {
         self.counts_launches() && !self.continuous.load(Ordering::Relaxed)
     }
 
@@ -277,177 +234,6 @@ impl Sampling {
                 return None;
             }
             std::thread::sleep(Duration::from_micros(100));
-        }
-    }
-
-    /// The end of an interval and the beginning of the next.
-    fn turn(&self, turns: &mut Turns, session: &Session, functions: &Functions, now: u64) {
-        if self.is_serialized() {
-            return self.serialized_turn(turns, session, functions, now);
-        }
-        let ended = turns.window;
-        let begins = turns.windows.begins();
-        // What lies between two windows goes before the next one begins.
-        if ended || begins || now.saturating_sub(turns.last) >= DROP_PERIOD {
-            self.fetch(turns, functions, ended, now);
-        }
-        if ended {
-            self.window_ended(turns, now);
-        }
-        turns.window = begins;
-    }
-
-    fn serialized_turn(
-        &self,
-        turns: &mut Turns,
-        session: &Session,
-        functions: &Functions,
-        now: u64,
-    ) {
-        let Some(driver) = session.driver() else {
-            return;
-        };
-        // A program that launches no more does not close it.
-        self.serial.close_if_older(2 * INTERVAL, functions, driver);
-        if turns.window && !self.serial.cancel() {
-            return;
-        }
-        if turns.window || now.saturating_sub(turns.last) >= DROP_PERIOD {
-            self.fetch(turns, functions, true, now);
-        }
-        if turns.window {
-            self.window_ended(turns, now);
-        }
-        turns.window = turns.windows.begins();
-        if turns.window {
-            self.serial.request();
-        }
-    }
-
-    fn window_ended(&self, turns: &mut Turns, now: u64) {
-        let pairs = std::mem::take(&mut turns.pairs);
-        turns.windows.ended(now, pairs);
-        if !turns.contexts.is_empty() {
-            status::block().add(Counter::PcWindows, 1);
-        }
-    }
-
-    /// Fetches what every context has.
-    fn fetch(&self, turns: &mut Turns, functions: &Functions, deliver: bool, now: u64) {
-        turns.last = now;
-        if now < turns.pause {
-            return;
-        }
-        let mut contexts = std::mem::take(&mut turns.contexts);
-        self.contexts.on(&mut contexts);
-        status::block().counters[Counter::PcContexts as usize]
-            .store(contexts.len() as u64, Ordering::Relaxed);
-        let mut brought = Brought::default();
-        for (context, stale) in &contexts {
-            // Its thread may have forgotten it meanwhile.
-            if self.contexts.use_it(*context) {
-                let deliver = deliver && !stale;
-                brought += self.fetch_one(turns, functions, *context, deliver, now);
-                self.contexts.unused();
-            }
-        }
-        self.listen(turns, brought, contexts.is_empty(), now);
-        turns.contexts = contexts;
-    }
-
-    fn fetch_one(
-        &self,
-        turns: &mut Turns,
-        functions: &Functions,
-        context: CUcontext,
-        deliver: bool,
-        now: u64,
-    ) -> Brought {
-        let slots = self.slots.load(Ordering::Relaxed);
-        let known = self.serial.known(self.is_serialized());
-        match turns.drain.turn(functions, context, slots, known, deliver) {
-            Ok(brought) => {
-                turns.full = 0;
-                turns.refused = false;
-                turns.pairs += brought.pairs;
-                brought
-            }
-            Err(error) => {
-                self.failed(turns, context, error, now);
-                Brought::default()
-            }
-        }
-    }
-
-    fn failed(&self, turns: &mut Turns, context: CUcontext, error: CuptiError, now: u64) {
-        match error.code {
-            // The hardware was faster than CUPTI's own thread; the next turn may find samples again.
-            8 => {
-                status::block().add(Counter::PcBufferFull, 1);
-                turns.full += 1;
-                if turns.full == FULL_TOLD {
-                    errors::report(
-                        8,
-                        refusal::COMPONENT,
-                        &format!(
-                            "PC samples are lost: the hardware's buffer is full all the time; raise \
-                             PARCAGPU_SAMPLING_FACTOR (it is {}) or PARCAGPU_PC_HW_BUFFER_MB",
-                            match self.wanted.factor {
-                                0 => "CUPTI's choice".to_owned(),
-                                factor => factor.to_string(),
-                            }
-                        ),
-                    );
-                }
-            }
-            // Somebody else has the counters.
-            999 => {
-                refusal::tell(error);
-                turns.pause = now + SECOND;
-                turns.refused = true;
-            }
-            _ => {
-                refusal::tell(error);
-                self.contexts.settle(context, Phase::Refused);
-            }
-        }
-    }
-
-    /// Launches, but no samples: some GPUs fall silent when the period is set.
-    fn listen(&self, turns: &mut Turns, brought: Brought, idle: bool, now: u64) {
-        let block = status::block();
-        let launches = block
-            .get(Counter::EagerSampled)
-            .wrapping_add(block.get(Counter::GraphSampled));
-        let (since, before) = turns.heard;
-        turns.foreign += brought.total - brought.samples;
-        let explained = idle || turns.full > 0 || turns.refused;
-        if brought.samples > 0 || explained || since == 0 {
-            turns.heard = (now, launches);
-            turns.foreign = 0;
-        } else if now.saturating_sub(since) >= SILENCE && launches.wrapping_sub(before) >= 10 {
-            turns.heard = (now, launches);
-            if std::mem::take(&mut turns.foreign) > 0 {
-                errors::report(
-                    0,
-                    refusal::COMPONENT,
-                    "CUPTI cannot tell which kernels the PC samples are of: it came when the program had \
-                     made its context already; preload the library, so that it is there before",
-                );
-                return;
-            }
-            let period = match self.wanted.factor {
-                0 => "CUPTI's own period".to_owned(),
-                factor => format!(
-                    "a period of 2^{factor} cycles; if kernels run longer than that, try \
-                     PARCAGPU_SAMPLING_FACTOR=0, since some GPUs sample at CUPTI's own period only"
-                ),
-            };
-            errors::report(
-                0,
-                refusal::COMPONENT,
-                &format!("the GPU runs kernels and gives no PC samples at {period}"),
-            );
         }
     }
 
