@@ -17,8 +17,16 @@ use crate::refusal::refuse;
 
 /// Makes an output of a recording.
 pub fn report(options: &ReportOptions) -> Result<ExitCode> {
-    let named = options.output.as_deref().and_then(Format::of);
-    let format = options.format.or(named).unwrap_or(Format::Text);
+    let format = match options.format {
+        Some(format) => format,
+        None => by_name(options.output.as_deref())?,
+    };
+    if let Err(e) = std::fs::metadata(&options.file) {
+        return Err(refuse(format!(
+            "cannot open {}: {e}",
+            options.file.display()
+        )));
+    }
     let recording = read(&options.file, &options.code.options())?;
     let (path, chosen) = match &options.output {
         Some(path) => (path.clone(), true),
@@ -40,6 +48,21 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
         eprintln!("wrote {}", path.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The format that the name of an output asks for; text for a name without an ending.
+fn by_name(output: Option<&Path>) -> Result<Format> {
+    let Some(path) = output else {
+        return Ok(Format::Text);
+    };
+    match (Format::of(path), path.extension()) {
+        (Some(format), _) => Ok(format),
+        (None, None) => Ok(Format::Text),
+        (None, Some(_)) => Err(refuse(format!(
+            "no format has the ending of {}; --format names one",
+            path.display()
+        ))),
+    }
 }
 
 /// Reads a recording and finds the places of its PC samples.
@@ -116,6 +139,15 @@ mod tests {
         assert!(check_beside(&file, &formats, false).is_err());
         check_beside(&file, &formats, true).unwrap();
         assert!(check_beside(&dir.path().join("a.html"), &formats, true).is_err());
+    }
+
+    #[test]
+    fn an_ending_that_nothing_has_is_refused() {
+        let of = |name: &str| by_name(Some(Path::new(name)));
+        assert_eq!(of("a.svg").unwrap(), Format::Flamegraph);
+        assert_eq!(of("-").unwrap(), Format::Text);
+        assert_eq!(by_name(None).unwrap(), Format::Text);
+        assert!(of("a.json").unwrap_err().to_string().contains("a.json"));
     }
 
     #[test]
