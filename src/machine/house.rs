@@ -13,6 +13,8 @@ impl Machine {
     pub(super) fn keep_house(&mut self, mut subscription: Subscription, now: u64) -> Phase {
         let session = self.session;
         launch::leave_abandoned(session);
+        // Before records are delivered, with which consumers read it.
+        self.publish_devices();
         subscription.keep_on.look(session, now);
         subscription.silence.look(session, now);
         if session.activity_failed.load(Ordering::Relaxed) {
@@ -36,7 +38,6 @@ impl Machine {
             self.next_rotation = now + ROTATE_PERIOD;
         }
         self.publish_buffers();
-        self.publish_devices();
         Phase::Active(subscription)
     }
 
@@ -71,11 +72,16 @@ impl Machine {
             .store(oldest, Ordering::Relaxed);
     }
 
-    /// Once kernels were seen the driver is initialised, and asking for its devices does nothing
+    /// Once launches were seen the driver is initialised, and asking for its devices does nothing
     /// else.
     pub(super) fn publish_devices(&mut self) {
         let block = status::block();
-        if self.devices_known || block.get(Counter::RecordsReceived) == 0 {
+        let seen = [
+            Counter::EagerSampled,
+            Counter::GraphSampled,
+            Counter::RecordsReceived,
+        ];
+        if self.devices_known || seen.iter().all(|counter| block.get(*counter) == 0) {
             return;
         }
         self.devices_known = true;

@@ -245,6 +245,7 @@ impl Machine {
         self.session.set_active(false);
         // Consumers read the last figures at the events of the last flush.
         status::publish_counts();
+        self.publish_devices();
         if subscribed || self.session.pool.outstanding() > 0 {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use crate::api::{self, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, SUCCESS, driver};
 use crate::cupti_api;
-use crate::{activity, callbacks, names, settings};
+use crate::{activity, callbacks, names, pc_sampling, settings};
 use std::sync::atomic::Ordering;
 
 fn context_info(context: *mut c_void) -> Option<(u32, u32)> {
@@ -97,6 +97,7 @@ cupti_api! {
     /// Detaches CUPTI. As measured: graph launches fail from now on.
     fn cuptiFinalize() {
         activity::disable_all();
+        pc_sampling::end_all();
         activity::flush(true);
         callbacks::detach();
         if let Some(driver) = driver() {

@@ -54,6 +54,14 @@ fn with_context(
     }
 }
 
+/// All sampling ends, for `cuptiFinalize`. What the real one does with it was not measured.
+pub fn end_all() {
+    let mut locked = pc_lock::lock();
+    let contexts = locked.contexts();
+    contexts.sampled.clear();
+    contexts.announce();
+}
+
 /// For start, stop and disable, which take the context too; `wait` for queued kernels.
 unsafe fn alone(
     params: *const ContextParams,
