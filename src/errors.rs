@@ -40,14 +40,18 @@ fn c_string(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
 
-/// Tells an error: `code` is CUPTI's or the driver's number, 0 for configuration. The second time
-/// the same is told nothing happens.
-pub fn report(code: i32, component: &str, message: &str) {
-    let event = Arc::new(Event {
+fn event(code: i32, component: &str, message: &str) -> Arc<Event> {
+    Arc::new(Event {
         code,
         message: c_string(message),
         component: c_string(component),
-    });
+    })
+}
+
+/// Tells an error: `code` is CUPTI's or the driver's number, 0 for configuration. The second time
+/// the same is told nothing happens.
+pub fn report(code: i32, component: &str, message: &str) {
+    let event = event(code, component, message);
     {
         let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
         let log = log.get_or_insert_with(Log::default);
@@ -85,11 +89,7 @@ fn tell(event: &Event) {
 /// Tells how things are now where that changes again and again: of all that one component told this way only
 /// the latest is kept.
 pub fn report_latest(code: i32, component: &str, message: &str) {
-    let event = Arc::new(Event {
-        code,
-        message: c_string(message),
-        component: c_string(component),
-    });
+    let event = event(code, component, message);
     {
         let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
         let log = log.get_or_insert_with(Log::default);

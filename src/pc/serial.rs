@@ -2,11 +2,11 @@
 //!
 //! `Start` and `Stop` must not run while any thread is inside a launch, see [`crate::pc`]. So launches pass
 //! a gate, and loads of code, inside which CUPTI does the same. Who starts or stops shuts it, goes on only if
-//! no other launch is inside within a few milliseconds, and opens it again some microseconds later; launches
-//! that come meanwhile wait, 200 ms at most unless CUPTI itself takes longer, for whose lock they would wait
-//! then. They pass it as long as the process lives, whether or not anybody
-//! listens: one that nobody counted would be inside when the next window starts. In continuous mode none of
-//! this is used.
+//! no other launch is inside within a few milliseconds, and opens it again some microseconds later. Launches
+//! that come meanwhile wait: 200 ms at most, but as long as CUPTI takes once it was called, whose lock they
+//! would wait for instead. They pass the gate as long as the process lives, whether or not anybody listens:
+//! one that nobody counted would be inside when the next window starts. In continuous mode none of this is
+//! used.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

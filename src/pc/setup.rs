@@ -69,16 +69,23 @@ pub fn set_up(
     if wanted.hardware_buffer != 0 {
         infos.push(info(ATTRIBUTE_HARDWARE_BUFFER, wanted.hardware_buffer));
     }
-    configure(functions, context, &mut infos)?;
-    let mut buffers = LEFT.lock().unwrap_or_else(|e| e.into_inner());
-    let buffers = buffers.get_or_insert_with(HashMap::new);
-    // One of an earlier context at the same address, whose end nobody told, may still be known to CUPTI.
-    if let Some(earlier) = buffers.insert(context.0.addr(), left) {
-        std::mem::forget(earlier);
-    }
+    let configured = configure(functions, context, &mut infos);
+    // From here on CUPTI may know the buffer, also where it refused other attributes.
+    keep(context, left);
+    configured?;
     metadata::keep_reasons(&reasons);
     publish(api, functions, driver, context, wanted);
     Ok(slots)
+}
+
+/// Keeps a buffer that CUPTI knows until its context is taken down.
+fn keep(context: CUcontext, left: Box<Records>) {
+    let mut buffers = LEFT.lock().unwrap_or_else(|e| e.into_inner());
+    let earlier = buffers
+        .get_or_insert_with(HashMap::new)
+        .insert(context.0.addr(), left);
+    // One of an earlier context at the same address, whose end nobody told, may still be known to CUPTI.
+    std::mem::forget(earlier);
 }
 
 /// Sets the attributes. What the user chose and CUPTI refuses is told and left to CUPTI.
