@@ -56,9 +56,10 @@ fn a_window_ends_without_launches() {
     let lab = Lab::new();
     let log = lab.file("calls");
     let trace = pc_common::attach(&lab);
+    // Spaced: a burst may fall between a request that is taken back and the next one.
     let mut host = serialized(two_kernels(
         &lab,
-        "sleep 300 launch 40 sync sleep 1500 gate",
+        "sleep 300 spaced 50 1 sync sleep 1500 gate",
     ))
     .env("MOCK_LOG", &log)
     .start();
