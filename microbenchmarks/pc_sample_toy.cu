@@ -4,10 +4,10 @@
 static const char USAGE[] =
 	"usage: pc_sample_toy [--kernel NAME] [--seconds S]\n"
 	"Runs one kernel, or each in turn, for S seconds (3) and prints what it mostly waits for:\n"
-	"  memory_dependency  loads of which each needs the one before: long scoreboard\n"
-	"  math_pipe          double precision beyond what the pipe takes: math pipe throttle\n"
+	"  memory_dependency  loads of which each needs the one before: long_scoreboard\n"
+	"  math_pipe          double precision beyond what the pipe takes: math_pipe_throttle\n"
 	"  barrier            warps that wait for one slow warp: barrier\n"
-	"  shared_conflicts   shared memory, all lanes in one bank: short scoreboard, MIO throttle\n"
+	"  shared_conflicts   shared memory, all lanes in one bank: short_scoreboard, mio_throttle\n"
 	"  fixed_latency      one warp, each instruction needs the one before: wait, fixed latency dependency\n"
 	"  asleep             __nanosleep: sleeping\n";
 
@@ -84,10 +84,10 @@ struct Toy {
 };
 
 static const Toy TOYS[] = {
-	{ "memory_dependency", memory_dependency, 4, 128, "long scoreboard" },
-	{ "math_pipe", math_pipe, 4, 512, "math pipe throttle" },
+	{ "memory_dependency", memory_dependency, 4, 128, "long_scoreboard" },
+	{ "math_pipe", math_pipe, 4, 512, "math_pipe_throttle" },
 	{ "barrier", barrier, 4, 256, "barrier" },
-	{ "shared_conflicts", shared_conflicts, 2, 512, "short scoreboard or MIO throttle" },
+	{ "shared_conflicts", shared_conflicts, 2, 512, "short_scoreboard or mio_throttle" },
 	{ "fixed_latency", fixed_latency, 1, 32, "wait" },
 	{ "asleep", asleep, 1, 64, "sleeping" },
 };

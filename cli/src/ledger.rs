@@ -69,6 +69,21 @@ pub struct Entry {
     pub oldest_buffer_ns: u64,
 }
 
+/// What helps where nothing was seen and something should have been.
+pub const DOCTOR: &str =
+    "parcagpu doctor says what is missing on this host and what to do about it";
+
+/// Nothing was seen of a command that has ended.
+pub fn nothing_at_all() -> String {
+    if std::env::var_os("PARCAGPU_DISABLE").is_some_and(|v| v == "1") {
+        return "nothing seen: PARCAGPU_DISABLE=1 switches the library off".to_owned();
+    }
+    format!(
+        "nothing seen: no process of the command was met with the library in it; either it ended at once and used \
+         no CUDA, or the library did not get in (a static or setuid program, or one that drops LD_PRELOAD)\n{DOCTOR}"
+    )
+}
+
 /// Processes kept; numbers are given again and again, a host has seldom more.
 const ENTRIES_MAX: usize = 16_384;
 
@@ -235,6 +250,22 @@ impl Entry {
         }
     }
 
+    fn what_it_did(&self) -> String {
+        let launches = match self.launches_seen() {
+            None => "how many launches it made is not known".to_owned(),
+            Some(0) => "it made no launch".to_owned(),
+            Some(n) => format!("it made {}, of which none came here", launches(n)),
+        };
+        format!("it initialised CUDA; {launches}")
+    }
+
+    /// Whether there should have been something, as far as its status says.
+    pub fn is_odd(&self) -> bool {
+        let launched = self.launches_seen().is_some_and(|n| n > 0);
+        let failed = matches!(self.state, Some(State::Hooked | State::Stopped));
+        launched || failed || !self.last_error.is_empty()
+    }
+
     /// Why there is nothing, from the last status that was read.
     pub fn why_nothing(&self) -> String {
         let Some(state) = self.state else {
@@ -245,12 +276,14 @@ impl Entry {
                 .to_owned();
         }
         let mut text = match state {
-            State::Absent => "it did not initialise CUDA".to_owned(),
-            State::Hooked => "it loaded the CUDA driver but did not initialise it".to_owned(),
-            State::Dormant => "the library is dormant".to_owned(),
-            State::Active => "the library is active, no sampled launch yet".to_owned(),
-            State::Yielded => "the library has yielded".to_owned(),
-            State::Stopped => "the library has stopped".to_owned(),
+            State::Absent => "it has the library, and did not load the CUDA driver".to_owned(),
+            State::Hooked => {
+                "it loaded the CUDA driver, and did not initialise it or that failed".to_owned()
+            }
+            State::Dormant => format!("{}; the library is dormant", self.what_it_did()),
+            State::Active => self.what_it_did(),
+            State::Yielded => format!("{}; the library has yielded", self.what_it_did()),
+            State::Stopped => format!("{}; the library has stopped", self.what_it_did()),
         };
         if state == State::Yielded && !self.holder.is_empty() {
             text += &format!(" to {}", self.holder);
@@ -335,7 +368,14 @@ mod tests {
         );
         assert_eq!(
             entry.why_nothing(),
-            "it did not initialise CUDA: no consumer"
+            "it has the library, and did not load the CUDA driver: no consumer"
         );
+        status.state.store(State::Dormant as u32, Relaxed);
+        entry.take(&status);
+        assert_eq!(
+            entry.why_nothing(),
+            "it initialised CUDA; it made 7 launches, of which none came here; the library is dormant: no consumer"
+        );
+        assert!(entry.is_odd());
     }
 }

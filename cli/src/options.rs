@@ -132,8 +132,8 @@ Examples:
   parcagpu run --trace --json --output trace.jsonl -- ./app
   parcagpu run --record a.pgpu -- ./app   keep everything in a file too
 
-Every launch is sampled unless --rate says otherwise: PARCAGPU_RATE_LIMIT and \
-PARCAGPU_GRAPH_RATE_LIMIT of the command are set. The command's output is left alone: what this \
+Every launch is sampled unless --rate, or PARCAGPU_RATE_LIMIT and PARCAGPU_GRAPH_RATE_LIMIT where \
+they are set, say otherwise; --rate wins over both. The command's output is left alone: what this \
 program has to say goes to stderr, or to --output. It watches only the processes that the command \
 starts: they get a private copy of the library, removed at the end. Ctrl-C goes to the command; a \
 second one ends the waiting for it. Exit status: the command's, 128 + n if signal n killed it, 127 \
@@ -142,6 +142,7 @@ if it is not there, 126 if it cannot be run.";
 const RECORD_HELP: &str = "\
 Examples:
   parcagpu record -- python train.py              start a command, sample every launch of it
+  parcagpu record --pc -- ./app                   and where its kernels wait (built with -lineinfo: lines)
   parcagpu record --pid 1234 --seconds 10 -o a.pgpu
   parcagpu record                                 all processes that have the library, until Ctrl-C
   parcagpu record --format html,perfetto -- ./app parcagpu.html and parcagpu.pftrace too
@@ -179,11 +180,11 @@ stall_reason.
 
 JSON lines: one object per record, its kind in the field type. Times are ns of CLOCK_REALTIME; \
 what is not known is null.
-  recording  version, command, kernel_release, begin_ns, end_ns, clock_offset_ns,
+  recording  version, command, kernel_release, host, utc_offset_s, begin_ns, end_ns, clock_offset_ns,
              clock_uncertainty_ns, clock_drift_ns, truncated, damage, launches_sampled, launches_seen, whole, kernels,
              kernels_without_times, kernels_without_launch, launches_without_kernel, gpu_ns,
              pc_samples, losses [{what, count}], notes
-  process    pid, comm, threads, streams, devices [{device, name, uuid, sampling_factor, clock_khz,
+  process    pid, comm, threads, streams, devices [{device, model, name, uuid, sampling_factor, clock_khz,
              sm_count}], launches_sampled, launches_seen, whole, losses
   stack      id, frames [{function, module, file, line}], innermost first
   launch     time_ns (when it returned), pid, tid, correlation_id, cbid, name, demangled,
@@ -376,12 +377,17 @@ pub struct RecordOptions {
     /// What goes in.
     #[command(flatten)]
     pub keep: KeepOptions,
-    /// Launches of the command sampled per second and thread [default: all]
+    /// Launches of the command sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
     #[arg(long, value_name = "N", value_parser = rate, requires = "command")]
     pub rate: Option<f64>,
-    /// Graph launches of the command sampled per second and thread [default: as --rate]
+    /// Graph launches of the command sampled per second and thread [default: as --rate, else
+    /// PARCAGPU_GRAPH_RATE_LIMIT, else all]
     #[arg(long, value_name = "N", value_parser = rate, requires = "command")]
     pub graph_rate: Option<f64>,
+    /// Sample where the command's kernels are, too, and what they wait for: sets PARCAGPU_PC_SAMPLING_RATE=1000
+    /// and PARCAGPU_PC_HW_BUFFER_MB=32 where they are not set, and keeps the machine code as --cubins does
+    #[arg(long, requires = "command")]
+    pub pc: bool,
     /// Start this command and record what it does
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -390,12 +396,15 @@ pub struct RecordOptions {
 /// `parcagpu run`
 #[derive(Args, Debug)]
 pub struct RunOptions {
-    /// Launches sampled per second and thread [default: all]
+    /// Launches sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
     #[arg(long, value_name = "N", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Graph launches sampled per second and thread [default: as --rate]
+    /// Graph launches sampled per second and thread [default: as --rate, else PARCAGPU_GRAPH_RATE_LIMIT, else all]
     #[arg(long, value_name = "N", value_parser = rate)]
     pub graph_rate: Option<f64>,
+    /// Sample where the kernels are, too, and what they wait for; see parcagpu record --help
+    #[arg(long)]
+    pub pc: bool,
     /// Print every event as it comes
     #[arg(long, conflicts_with_all = ["top", "every"])]
     pub trace: bool,

@@ -12,15 +12,13 @@ use crate::pc::reasons::Tally;
 use crate::pc::rows::{KernelRow, LineRow, Rows, Spot};
 use crate::pc::samples::{ProcessSamples, Samples};
 use crate::session::{ProcessId, Session};
-use crate::table::{Layout, SILENT_SHOWN, cut, head, more_silent, share, tail};
-use crate::text::{count, duration, plural};
+use crate::table::{Layout, SILENT_SHOWN, cut, head, more_silent, tail};
+use crate::text::{count, duration, percent, plural};
 
 /// Lines of one kernel in a table that has no other limit.
 const LINES_SHOWN: usize = 20;
 /// Lines of one kernel where the rows are few.
 const LINES_SHOWN_LIVE: usize = 5;
-/// Reasons named in a row, and at the head of a process.
-const REASONS_SHOWN: usize = 3;
 /// Mnemonics named in a row.
 const MNEMONICS_SHOWN: usize = 2;
 
@@ -80,7 +78,7 @@ fn process_text(
         plural(tally.samples, "PC sample"),
         time(rows, tally.samples),
         issued(rows, tally),
-        waits(tally),
+        tally.words(),
     );
     for note in notes(id, process, rows, code, ledger) {
         out += &format!("  {note}\n");
@@ -126,7 +124,7 @@ fn kernel_lines(rows: &Rows, kernel: &KernelRow, most: usize) -> Vec<String> {
             spot(&line.spot),
             mnemonics.join(" "),
             if mnemonics.is_empty() { "" } else { "  " },
-            waits(&line.tally),
+            line.tally.words(),
         ));
     }
     if kernel.lines.len() > most {
@@ -145,7 +143,7 @@ fn kernel_lines(rows: &Rows, kernel: &KernelRow, most: usize) -> Vec<String> {
 fn numbers(rows: &Rows, tally: &Tally) -> String {
     format!(
         "  {:>7} {:>12} {:>10} {:>7}",
-        share(tally.samples.into(), rows.tally.samples.into()),
+        percent(tally.samples.into(), rows.tally.samples.into()),
         count(tally.samples),
         time(rows, tally.samples),
         issued(rows, tally),
@@ -154,7 +152,7 @@ fn numbers(rows: &Rows, tally: &Tally) -> String {
 
 fn issued(rows: &Rows, tally: &Tally) -> String {
     if rows.reasons_known {
-        share(tally.issued.into(), tally.samples.into())
+        percent(tally.issued.into(), tally.samples.into())
     } else {
         "?".to_owned()
     }
@@ -176,24 +174,6 @@ pub fn spot(spot: &Spot) -> String {
             format!("{}:{line}", clean(&short.join("/")))
         }
         Spot::Unknown(why) => format!("({})", why.words()),
-    }
-}
-
-/// The most frequent states that are no issuing, as parts of all samples.
-pub fn waits(tally: &Tally) -> String {
-    let waits: Vec<String> = tally
-        .waits()
-        .into_iter()
-        .take(REASONS_SHOWN)
-        .map(|(state, samples)| {
-            let state = clean(&state.replace('_', " "));
-            format!("{state} {}", share(samples.into(), tally.samples.into()))
-        })
-        .collect();
-    if waits.is_empty() {
-        "nothing waited".to_owned()
-    } else {
-        waits.join(", ")
     }
 }
 

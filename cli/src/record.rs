@@ -293,6 +293,7 @@ fn record_command(options: RecordOptions) -> Result<ExitCode> {
     let options = RunOptions {
         rate: options.rate,
         graph_rate: options.graph_rate,
+        pc: options.pc,
         trace: false,
         top: false,
         every: None,

@@ -19,7 +19,7 @@ use crate::accounts::Accounts;
 use crate::choice::Choice;
 use crate::code::{Code, CodeOptions};
 use crate::discover::{Found, Library};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, nothing_at_all};
 use crate::library;
 use crate::options::{KeepOptions, RunOptions};
 use crate::preflight;
@@ -33,8 +33,15 @@ use crate::top;
 use crate::trace::{Style, Tracer};
 use crate::watch;
 
+const RATE_LIMIT: &str = "PARCAGPU_RATE_LIMIT";
+const GRAPH_RATE_LIMIT: &str = "PARCAGPU_GRAPH_RATE_LIMIT";
+const PC_SAMPLING_RATE: &str = "PARCAGPU_PC_SAMPLING_RATE";
+const PC_HW_BUFFER_MB: &str = "PARCAGPU_PC_HW_BUFFER_MB";
 /// More than any program launches.
 const EVERY_LAUNCH: f64 = 1e9;
+/// Of `--pc`: PC samples a second, and MiB of the program's memory; CUPTI's own choice takes 512 and begins late.
+const PC_RATE: f64 = 1000.0;
+const PC_BUFFER_MB: f64 = 32.0;
 /// A short command is looked at this often, so that its last words are known.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -71,7 +78,11 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
         None => Box::new(std::io::stderr()),
     };
     let tape = match &options.record {
-        Some(path) => Some(Tape::create(path, &options.keep, words(&options.command))?),
+        Some(path) => {
+            let mut keep = options.keep.clone();
+            keep.cubins |= options.pc;
+            Some(Tape::create(path, &keep, words(&options.command))?)
+        }
         None => None,
     };
     let mut view = View::new(options, out, show, tape)?;
@@ -124,15 +135,37 @@ fn start(options: &RunOptions, copy: &PrivateCopy) -> std::io::Result<Child> {
     }
     // A tool that the user named keeps its place.
     let nvtx = std::env::var_os("NVTX_INJECTION64_PATH").unwrap_or_else(|| copy.file().into());
-    let rate = options.rate.unwrap_or(EVERY_LAUNCH);
-    let graph_rate = options.graph_rate.or(options.rate).unwrap_or(EVERY_LAUNCH);
     Command::new(&options.command[0])
         .args(&options.command[1..])
         .env("LD_PRELOAD", preload)
         .env("NVTX_INJECTION64_PATH", nvtx)
-        .env("PARCAGPU_RATE_LIMIT", rate.to_string())
-        .env("PARCAGPU_GRAPH_RATE_LIMIT", graph_rate.to_string())
+        .envs(settings(options, |name| std::env::var_os(name)))
         .spawn()
+}
+
+/// Variables that the command gets beside its own: an option wins over what is set, what is set over our default.
+fn settings(
+    options: &RunOptions,
+    set: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(&'static str, String)> {
+    let rate = options.rate;
+    let graph_rate = options.graph_rate.or(rate);
+    let mut wanted = vec![
+        (RATE_LIMIT, rate, EVERY_LAUNCH),
+        (GRAPH_RATE_LIMIT, graph_rate, EVERY_LAUNCH),
+    ];
+    if options.pc {
+        wanted.push((PC_SAMPLING_RATE, None, PC_RATE));
+        wanted.push((PC_HW_BUFFER_MB, None, PC_BUFFER_MB));
+    }
+    let given = |name| set(name).is_some_and(|value| !value.is_empty());
+    wanted
+        .into_iter()
+        .filter_map(|(name, option, default)| {
+            let value = option.or((!given(name)).then_some(default))?;
+            Some((name, value.to_string()))
+        })
+        .collect()
 }
 
 /// As shells and `env` do: 127 when the command is not there, 126 when it cannot be run.
@@ -312,18 +345,25 @@ impl View {
             width: 0,
             raw_names: self.raw_names,
         };
-        if accounts.processes.is_empty()
-            && std::env::var_os("PARCAGPU_DISABLE").is_some_and(|v| v == "1")
-        {
-            return "nothing seen: PARCAGPU_DISABLE=1 switches the library off\n".to_owned();
-        }
-        if accounts.processes.is_empty() && self.ledger.entries().next().is_none() {
-            return format!(
-                "nothing seen: the command ended before it used CUDA, or runs without the library (a static program, or one that drops LD_PRELOAD)\n{}\n",
-                crate::trace::loss_line(session)
-            );
+        if self.saw_nobody() {
+            let losses = crate::trace::loss_line(session);
+            return format!("{}\n{losses}\n", nothing_at_all());
         }
         table::text(&accounts, &self.ledger, session, layout)
+    }
+
+    fn saw_nobody(&self) -> bool {
+        self.accounts.borrow().processes.is_empty() && self.ledger.entries().next().is_none()
+    }
+
+    /// On stderr, beside what is shown elsewhere.
+    fn tell_coverage(&self) {
+        if self.saw_nobody() {
+            eprintln!("{}", nothing_at_all());
+        }
+        for line in watch::coverage_lines(&self.accounts.borrow(), &self.ledger) {
+            eprintln!("{line}");
+        }
     }
 
     fn write(&mut self, text: &str) {
@@ -339,17 +379,13 @@ impl View {
             tape.end(session, &self.ledger)?;
         }
         if !self.show {
-            for line in watch::coverage_lines(&self.accounts.borrow(), &self.ledger) {
-                eprintln!("{line}");
-            }
+            self.tell_coverage();
             return Ok(());
         }
         if let Some(tracer) = &self.tracer {
             tracer.borrow_mut().flush();
             eprintln!("{}", tracer.borrow().summary(session));
-            for line in watch::coverage_lines(&self.accounts.borrow(), &self.ledger) {
-                eprintln!("{line}");
-            }
+            self.tell_coverage();
             return Ok(());
         }
         let table = self.table(session);
@@ -361,6 +397,42 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_win_over_the_environment_and_that_over_defaults() {
+        use clap::Parser;
+        let of = |words: &[&str], set: &[(&str, &str)]| {
+            let words = ["parcagpu", "run"]
+                .iter()
+                .chain(words)
+                .chain(&["--", "app"]);
+            let cli = crate::options::Cli::parse_from(words);
+            let crate::options::Command::Run(options) = cli.command else {
+                panic!("not run")
+            };
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|s| s.1.into());
+            settings(&options, value)
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}").replace("PARCAGPU_", ""))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let every = "RATE_LIMIT=1000000000 GRAPH_RATE_LIMIT=1000000000";
+        assert_eq!(of(&[], &[]), every);
+        assert_eq!(of(&[], &[(RATE_LIMIT, "")]), every);
+        let mine = [(RATE_LIMIT, "100"), (GRAPH_RATE_LIMIT, "20")];
+        assert_eq!(of(&[], &mine), "");
+        assert_eq!(of(&[], &mine[..1]), "GRAPH_RATE_LIMIT=1000000000");
+        assert_eq!(
+            of(&["--rate", "5"], &mine),
+            "RATE_LIMIT=5 GRAPH_RATE_LIMIT=5"
+        );
+        assert_eq!(of(&["--graph-rate", "5"], &mine), "GRAPH_RATE_LIMIT=5");
+        let pc = "PC_SAMPLING_RATE=1000 PC_HW_BUFFER_MB=32";
+        assert_eq!(of(&["--pc"], &mine), pc);
+        let set = [mine[0], mine[1], (PC_SAMPLING_RATE, "7")];
+        assert_eq!(of(&["--pc"], &set), "PC_HW_BUFFER_MB=32");
+    }
 
     #[test]
     fn exit_status_as_shells_show_it() {

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use crate::accounts::{Accounts, ProcessAccount};
 use crate::demangle::clean;
-use crate::ledger::{Ledger, coverage};
+use crate::ledger::{DOCTOR, Entry, Ledger, coverage};
 use crate::session::{ProcessId, Session};
-use crate::text::{count, duration, plural};
+use crate::text::{count, duration, percent, plural};
 use crate::trace::loss_line;
 
 /// Processes without events that are named; a shell script may start thousands.
@@ -44,9 +44,11 @@ pub fn text(accounts: &Accounts, ledger: &Ledger, session: &Session, layout: Lay
     let silent = ProcessAccount::default();
     let mut out = String::new();
     let mut without_events = 0;
+    let mut odd = false;
     for (id, account) in processes(accounts, ledger, &silent) {
         if std::ptr::eq(account, &raw const silent) {
             without_events += 1;
+            odd |= ledger.entry(id.pid).is_some_and(Entry::is_odd);
             if without_events > SILENT_SHOWN {
                 continue;
             }
@@ -56,6 +58,9 @@ pub fn text(accounts: &Accounts, ledger: &Ledger, session: &Session, layout: Lay
     }
     if without_events > SILENT_SHOWN {
         out += &more_silent(without_events);
+    }
+    if odd {
+        out += &format!("{DOCTOR}\n");
     }
     out + &tail(accounts, session)
 }
@@ -135,7 +140,7 @@ fn process_text(
         };
         let line = format!(
             "  {:>7} {:>14} {time:>12} {mean:>12}  {name}",
-            share(row.total_ns, total),
+            percent(row.total_ns, total),
             count(row.calls)
         );
         out += &cut(&line, layout.width);
@@ -146,14 +151,6 @@ fn process_text(
         out += &format!("  ... and {}\n", plural(hidden, "further kernel"));
     }
     out
-}
-
-/// A part of a total in percent.
-pub fn share(part: u128, total: u128) -> String {
-    match (part * 1000 + total / 2).checked_div(total) {
-        Some(thousandths) => format!("{}.{} %", thousandths / 10, thousandths % 10),
-        None => "-".to_owned(),
-    }
 }
 
 /// At most `width` columns of a line, with an ellipsis where something is missing.
@@ -233,11 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_and_lines() {
-        assert_eq!(share(1, 3), "33.3 %");
-        assert_eq!(share(2, 3), "66.7 %");
-        assert_eq!(share(5, 5), "100.0 %");
-        assert_eq!(share(0, 0), "-");
+    fn lines_are_cut() {
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("abcd", 4), "abcd");
         assert_eq!(cut("abcdef", 0), "abcdef");

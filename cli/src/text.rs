@@ -24,11 +24,12 @@ pub fn plural(n: u64, noun: &str) -> String {
     }
 }
 
-/// A share in percent, with one decimal; `-` of nothing.
-pub fn percent(part: u128, total: u128) -> String {
-    match (part * 1000 + total / 2).checked_div(total) {
-        Some(thousandths) => format!("{}.{} %", thousandths / 10, thousandths % 10),
+/// A share in percent, with one decimal: `12.3 %`, `< 0.1 %` for what is more than nothing, `-` of nothing.
+pub fn percent(part: u128, whole: u128) -> String {
+    match (part.saturating_mul(1000).saturating_add(whole / 2)).checked_div(whole) {
         None => "-".to_owned(),
+        Some(0) if part > 0 => "< 0.1 %".to_owned(),
+        Some(n) => format!("{}.{} %", n / 10, n % 10),
     }
 }
 
@@ -104,6 +105,12 @@ mod tests {
         assert_eq!(plural(2, "process"), "2 processes");
         assert_eq!(plural(0, "launch"), "0 launches");
         assert_eq!(plural(3, "entry"), "3 entries");
+        assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(2, 3), "66.7 %");
+        assert_eq!(percent(5, 5), "100.0 %");
+        assert_eq!(percent(1, 100_000), "< 0.1 %");
+        assert_eq!(percent(0, 9), "0.0 %");
+        assert_eq!(percent(0, 0), "-");
         assert_eq!(duration(0), "0 ns");
         assert_eq!(duration(12_345), "12.35 us");
         assert_eq!(duration(3_000_000_000), "3.00 s");

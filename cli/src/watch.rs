@@ -12,7 +12,7 @@ use crate::accounts::Accounts;
 use crate::choice::Choice;
 use crate::demangle::clean;
 use crate::discover::Scanner;
-use crate::ledger::{Ledger, coverage};
+use crate::ledger::{DOCTOR, Entry, Ledger, coverage};
 use crate::library;
 use crate::options::{Scope, TraceOptions};
 use crate::preflight::{self, Capability};
@@ -273,12 +273,19 @@ pub fn coverage_lines(accounts: &Accounts, ledger: &Ledger) -> Vec<String> {
         .filter(|(pid, _)| !accounts.processes.keys().any(|id| id.pid == *pid))
         .map(|(pid, entry)| format!("{}: no kernels seen: {}", head(pid), entry.why_nothing()));
     let silent: Vec<String> = silent.collect();
+    let told_nothing = |(pid, entry): (u32, &Entry)| {
+        entry.is_odd() && !accounts.processes.keys().any(|id| id.pid == pid)
+    };
+    let odd = ledger.entries().any(told_nothing);
     let more = silent.len().saturating_sub(SILENT_SHOWN);
     let mut lines: Vec<String> = told.chain(silent.into_iter().take(SILENT_SHOWN)).collect();
     if more > 0 {
         lines.push(format!(
             "... and {more} more that have the library; no kernels seen"
         ));
+    }
+    if odd {
+        lines.push(DOCTOR.to_owned());
     }
     lines
 }

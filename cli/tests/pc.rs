@@ -1,7 +1,8 @@
 //! PC samples of real cubins through real eBPF: the fixture has the cubins in its memory and fires the probes.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use parcagpu_cli::code::Cubin;
 use serde_json::Value;
@@ -128,7 +129,7 @@ fn top_shows_kernels_their_lines_and_what_they_wait_for() {
     println!("{text}");
     for wanted in [
         "200 PC samples, 105.92 ms of SM time; 10.0 % issued",
-        "long scoreboard 70.0 %",
+        "long_scoreboard 70.0 %",
         "25 samples without a line: no line information: compile with -lineinfo",
         "25 samples without a line: the code was not announced",
         "1 sample dropped by the hardware",
@@ -311,6 +312,7 @@ fn a_recording_with_code_is_reported_with_lines() {
         app.obey(&format!("{sample} 3:7 2:1"));
         app.obey("sleep 500");
         view.end();
+        notes_are_told_where_they_matter(&path, kept);
         let mut args = vec!["report", "--format", "jsonl", path.to_str().unwrap()];
         args.extend(nvdisasm(tools));
         let out = parcagpu(&args);
@@ -331,5 +333,40 @@ fn a_recording_with_code_is_reported_with_lines() {
             function.ends_with("*)") || function.ends_with("function"),
             "{function}"
         );
+    }
+}
+
+/// That code or nvdisasm is not there is told once, and only for what would show lines or instructions.
+fn notes_are_told_where_they_matter(recording: &Path, code_kept: bool) {
+    for (format, shows_instructions, tells_itself) in [
+        ("text", false, true),
+        ("html", false, true),
+        ("jsonl", true, false),
+        ("pprof", false, false),
+        ("folded", false, true),
+        ("flamegraph", false, true),
+        ("perfetto", false, true),
+    ] {
+        let out = Command::new(common::PARCAGPU)
+            .args(["report", "--format", format, "-o", "-"])
+            .arg(recording)
+            .env("PATH", "/nowhere")
+            .env_remove("CUDA_HOME")
+            .output()
+            .unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.success(), "{format}: {err}");
+        let told = |what: &str| err.matches(what).count();
+        if !Path::new("/usr/local/cuda/bin/nvdisasm").exists() {
+            let wanted = usize::from(code_kept && shows_instructions);
+            assert_eq!(told("no instructions named"), wanted, "{format}: {err}");
+        }
+        let wanted = usize::from(!code_kept && !tells_itself);
+        assert_eq!(told("record --cubins"), wanted, "{format}: {err}");
+        let shown = String::from_utf8_lossy(&out.stdout)
+            .matches("record with --cubins")
+            .count();
+        let wanted = usize::from(!code_kept && ["text", "html"].contains(&format));
+        assert_eq!(shown, wanted, "{format}");
     }
 }

@@ -258,22 +258,51 @@ fn pc_samples_are_the_same_in_all_outputs() {
     assert_eq!((sum, &stalls["samples"]), (samples, &samples.into()));
 }
 
+/// Where the reader of each output looks first.
 #[test]
 fn every_output_says_what_share_was_sampled() {
     let rec = model::training(600);
     let sampled: u64 = rec.processes.iter().map(|p| p.launches_sampled).sum();
     let seen: u64 = rec.processes.iter().map(|p| p.launches_seen.unwrap()).sum();
-    let share = format!("{} of {} launches", count(sampled), count(seen));
-    for format in Format::ALL {
-        let bytes = match format {
-            Format::Pprof => pprof(&rec),
-            _ => made(&rec, format),
-        };
-        assert!(
-            String::from_utf8_lossy(&bytes).contains(&share),
-            "{format:?}"
-        );
-    }
+    let share = format!("sampled: {} of {} launches (", count(sampled), count(seen));
+    assert!(text(&rec, Format::Text).contains(&format!("\n  {share}")));
+    let html = text(&rec, Format::Html);
+    let notes = html.split("<ul class=\"notes sample\">").nth(1).unwrap();
+    assert!(notes.trim_start().starts_with(&format!("<li>{share}")));
+    let svg = text(&rec, Format::Flamegraph);
+    let subtitle = svg.split("id=\"subtitle\"").nth(1).unwrap();
+    let subtitle = subtitle.split("</text>").next().unwrap();
+    assert!(subtitle.contains(&share), "{subtitle}");
+    let folded = text(&rec, Format::Folded);
+    assert!(folded.starts_with(&format!("# {share}")));
+    let head: Value =
+        serde_json::from_str(text(&rec, Format::Jsonl).lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&head["launches_sampled"], &head["launches_seen"]),
+        (&sampled.into(), &seen.into())
+    );
+    assert_eq!(
+        (&head["type"], &head["whole"]),
+        (&"recording".into(), &false.into())
+    );
+    assert!(head["notes"][0].as_str().unwrap().starts_with(&share));
+
+    // Perfetto: a slice over the whole length, on a track of its own and on that of each process.
+    let trace = trace(&rec);
+    let slices = trace.texts.iter().filter(|t| t.starts_with("sampled: "));
+    assert!(slices.clone().any(|t| t.starts_with(&share)));
+    assert!(slices.count() > rec.processes.len());
+
+    // pprof: a comment, and what its reports call the file of the profile.
+    let profile = pprof(&rec);
+    let strings = all(&profile, 6);
+    let string = |i: u64| strings[usize::try_from(i).unwrap()].text();
+    let comments = packed(field(&profile, 13).unwrap().bytes());
+    assert!(string(comments[0]).starts_with(&share));
+    let mapping = field(&profile, 3).unwrap();
+    let file = string(field(mapping.bytes(), 5).unwrap().number());
+    assert!(file.starts_with(&format!("GPU, {share}")), "{file}");
+
     let mut unknown = rec;
     unknown.processes[0].launches_seen = None;
     let not_known = text(&unknown, Format::Text);
@@ -281,6 +310,102 @@ fn every_output_says_what_share_was_sampled() {
         not_known.contains("of how many is not known"),
         "{not_known}"
     );
+}
+
+/// Programs that read folded stacks take every line for one that ends in a number.
+#[test]
+fn comments_in_folded_stacks_are_no_stacks() {
+    let mut rec = model::training(600);
+    rec.truncated = true;
+    rec.damage = Some("at byte 7: 12".to_owned());
+    let folded = text(&rec, Format::Folded);
+    let as_stack = |line: &str| {
+        let (stack, n) = line.rsplit_once(' ').unwrap();
+        n.parse::<u64>().is_ok().then(|| stack.to_owned())
+    };
+    let stacks: Vec<String> = folded.lines().filter_map(as_stack).collect();
+    assert!(stacks.iter().all(|stack| !stack.starts_with('#')));
+    let comments = folded.lines().filter(|l| l.starts_with("# ")).count();
+    assert_eq!(stacks.len() + comments, folded.lines().count());
+    assert!(folded.contains("\n# the file is damaged"));
+}
+
+#[test]
+fn the_head_says_when_and_where() {
+    let rec = model::training(600);
+    let told = text(&rec, Format::Text);
+    let head: Vec<&str> = told.lines().take(4).collect();
+    assert!(
+        head[0].starts_with("recording of python train.py --steps 300, "),
+        "{told}"
+    );
+    assert!(head[1].starts_with("  recorded 20"), "{told}");
+    assert!(
+        head[1].contains(" +01:00 on node-7, Linux 6.18.0, by parcagpu 0.1.0"),
+        "{told}"
+    );
+    assert!(
+        head[2].starts_with("  on GPU 0 NVIDIA H200 GPU-6f9d"),
+        "{told}"
+    );
+    let html = text(&rec, Format::Html);
+    assert!(html.contains(head[1].trim()) && html.contains("GPU 0 NVIDIA H200"));
+}
+
+/// The state that the first places wait in has the same share in the text, on the page and in the profile.
+#[test]
+fn stall_reasons_have_one_name_and_one_base() {
+    let rec = model::training(500);
+    let stalls = &page_data(&text(&rec, Format::Html))["stalls"];
+    let told = text(&rec, Format::Text);
+    let line = told
+        .lines()
+        .find(|l| l.starts_with("Where warps wait"))
+        .unwrap();
+    let total = stalls["samples"].as_u64().unwrap();
+    let waiting = stalls["reasons"].as_array().unwrap().iter();
+    let mut waiting = waiting.filter(|r| r[0] != "selected");
+    let (first, n) = waiting
+        .next()
+        .map(|r| (r[0].as_str().unwrap(), r[1].as_u64().unwrap()))
+        .unwrap();
+    let share = (n as f64 * 1000.0 / total as f64).round() / 10.0;
+    assert!(line.contains(&format!(": {first} {share:.1} %")), "{line}");
+    assert!(!first.contains(' ') && !first.contains("smsp__"), "{first}");
+    let row = &stalls["rows"][0];
+    let words = row["words"].as_str().unwrap();
+    assert!(told.contains(words), "{words}\n{told}");
+
+    let profile = pprof(&rec);
+    let strings = all(&profile, 6);
+    let string = |i: u64| strings[usize::try_from(i).unwrap()].text();
+    let mut in_profile = 0;
+    for sample in all(&profile, 2) {
+        for label in all(sample.bytes(), 3) {
+            let [key, text] = [1, 2].map(|f| string(field(label.bytes(), f).unwrap().number()));
+            if (key, text) == ("stall_reason", first) {
+                in_profile += packed(field(sample.bytes(), 2).unwrap().bytes())[2];
+            }
+        }
+    }
+    assert_eq!(in_profile, n);
+}
+
+/// Without lines there is a row per kernel, not per instruction, and what would give lines.
+#[test]
+fn samples_without_lines_are_a_row_per_kernel() {
+    let mut rec = model::training(500);
+    for (i, sample) in (0..).zip(&mut rec.pc_samples) {
+        (sample.file, sample.line, sample.pc_offset) = (0, 0, 16 * i);
+    }
+    let told = text(&rec, Format::Text);
+    let from = told.find("Where warps wait").unwrap();
+    let part: Vec<&str> = told[from..].lines().take_while(|l| !l.is_empty()).collect();
+    assert!(part[1].ends_with("WHERE NO LINE IS KNOWN"), "{part:#?}");
+    assert!(part.len() < 50 && rec.pc_samples.len() > 100, "{part:#?}");
+    assert!(part[3].contains(" instructions, most at +0x"), "{part:#?}");
+    let why = part.iter().find(|l| l.contains("without a source line"));
+    assert!(why.unwrap().contains("record with --cubins"), "{part:#?}");
 }
 
 #[test]
@@ -339,7 +464,9 @@ fn nothing_gives_an_empty_report() {
     }
     assert_eq!(pprof_sums(&rec), [0; 3]);
     trace(&rec);
-    assert!(text(&rec, Format::Text).contains("GPU time 0 ns in 0 kernel records"));
+    let told = text(&rec, Format::Text);
+    assert!(told.contains("GPU time 0 ns in 0 kernel records"));
+    assert!(told.contains("no process with the library was seen") && !told.contains("SHARE"));
 }
 
 fn parcagpu(dir: &Path, args: &[&str]) -> Output {
@@ -412,4 +539,43 @@ fn what_cannot_be_read_or_written_is_told() {
     let run = parcagpu(dir.path(), &["report", "run.pgpu", "-o", "link.html"]);
     assert_eq!(run.status.code(), Some(2));
     assert!(!dir.path().join("elsewhere").exists());
+}
+
+/// A recorder that was killed at once leaves its beginning, or less.
+#[test]
+fn what_is_there_of_a_recording_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cut.pgpu");
+    let about = Beginning {
+        command: "./app --fast".to_owned(),
+        ..Beginning::default()
+    };
+    let file = std::fs::File::create(&path).unwrap();
+    let mut w = Writer::new(file, &about).unwrap();
+    w.clock(50, 1_000, 4);
+    w.flush().unwrap();
+    let report = |format: &str| {
+        let run = parcagpu(dir.path(), &["report", "cut.pgpu", "--format", format]);
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (run.status.success(), text(&run.stdout), text(&run.stderr))
+    };
+    let (done, told, _) = report("text");
+    assert!(
+        done && told.starts_with("recording of ./app --fast, 0 ns\n"),
+        "{told}"
+    );
+    assert!(
+        told.contains("the recorder was killed") && told.contains("before any event"),
+        "{told}"
+    );
+    let bytes = std::fs::read(&path).unwrap();
+    for length in [0, 7, 16, 30] {
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        let (done, told, err) = report("html");
+        assert!(!done && told.is_empty());
+        assert!(
+            err.contains("cut.pgpu") && err.contains("the recorder ended before"),
+            "{err}"
+        );
+    }
 }

@@ -128,15 +128,40 @@ fn run_says_why_it_saw_nothing() {
     };
     let idle = stderr(&run(&[], &["sleep 400"]));
     assert!(
-        idle.contains("nothing seen: the library is dormant: the fixture rests"),
+        idle.contains("nothing seen: it initialised CUDA; it made no launch; the library is dormant: the fixture rests"),
         "{idle}"
     );
     let quick = parcagpu(&["run", "--lib", lib(), "--", "true"]);
     assert!(quick.status.success());
+    let quick = stderr(&quick);
     assert!(
-        stderr(&quick).contains("nothing seen"),
+        quick.contains("nothing seen: no process of the command was met")
+            && quick.contains("parcagpu doctor"),
+        "{quick}"
+    );
+    // Launches that nobody told of are odd; none are not.
+    assert!(!idle.contains("parcagpu doctor"), "{idle}");
+    let untold = stderr(&run(&[], &["seen 3", "sleep 400"]));
+    assert!(
+        untold.contains("it made 3 launches, of which none came here")
+            && untold.contains("parcagpu doctor"),
+        "{untold}"
+    );
+    let file = tempfile::tempdir().unwrap();
+    let file = file.path().join("none.pgpu");
+    let none = parcagpu(&[
+        "record",
+        "--lib",
+        lib(),
+        "-o",
+        file.to_str().unwrap(),
+        "--",
+        "true",
+    ]);
+    assert!(
+        stderr(&none).contains("nothing seen: "),
         "{}",
-        stderr(&quick)
+        stderr(&none)
     );
     let error = stderr(&run(&[], &["metadata"]));
     assert!(error.contains("cupti: something \"broke\""), "{error}");
@@ -173,6 +198,19 @@ fn run_sets_rates_keeps_preloads_and_cleans_up() {
     assert!(run(&["--rate", "50"]).starts_with("50 50 "));
     assert!(run(&["--rate", "50", "--graph-rate", "2.5"]).starts_with("50 2.5 "));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    // What the user has set stays, unless an option says otherwise.
+    for (options, wanted) in [(&[][..], "7 1000000000 "), (&["--rate", "50"], "50 50 ")] {
+        let mut args = vec!["run", "--lib", lib()];
+        args.extend(options);
+        args.extend(["--", "sh", "-c", print]);
+        let out = Command::new(PARCAGPU)
+            .args(args)
+            .env("PARCAGPU_RATE_LIMIT", "7")
+            .output()
+            .unwrap();
+        let out = String::from_utf8(out.stdout).unwrap();
+        assert!(out.starts_with(wanted), "{out}");
+    }
 }
 
 #[test]

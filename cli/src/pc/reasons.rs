@@ -4,16 +4,24 @@
 //! under the state its warp was in; where its scheduler issued nothing in that cycle it counts once more, under the
 //! same name with `_not_issued`. Adding all up would count most samples twice. Two of the names are no states:
 //! `smsp__pcsamp_sample_count` and `smsp__pcsamp_samples_data_dropped`.
+//!
+//! Every view shows what [`Tally`] says, by CUPTI's names without what all have in common (`long_scoreboard`), in
+//! shares of the samples: each once, those whose warp issued among them, the `_not_issued` twins not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::demangle::clean;
+use crate::text::percent;
+
 const STATE: &str = "smsp__pcsamp_warps_issue_stalled_";
 const NOT_ISSUED: &str = "_not_issued";
 const SAMPLE_COUNT: &str = "smsp__pcsamp_sample_count";
+/// Reasons in [`Tally::words`].
+const NAMED: usize = 3;
 const DROPPED: &str = "smsp__pcsamp_samples_data_dropped";
 /// The state of a warp that issues an instruction.
-pub const SELECTED: &str = "selected";
+const SELECTED: &str = "selected";
 
 /// Counts by index into the table.
 pub type Counts = BTreeMap<u32, u64>;
@@ -130,6 +138,26 @@ impl Tally {
         }
     }
 
+    /// Samples whose warp issued nothing.
+    pub fn waiting(&self) -> u64 {
+        self.samples - self.issued
+    }
+
+    /// What the warps mostly wait for, and the part of all samples each makes:
+    /// `long_scoreboard 70.0 %, barrier 20.0 %`.
+    pub fn words(&self) -> String {
+        let shown = |(state, samples): &(&str, u64)| {
+            let share = percent((*samples).into(), self.samples.into());
+            format!("{} {share}", clean(state))
+        };
+        let waits: Vec<String> = self.waits().iter().take(NAMED).map(shown).collect();
+        if waits.is_empty() {
+            "nothing waited".to_owned()
+        } else {
+            waits.join(", ")
+        }
+    }
+
     /// States other than issuing, the most frequent first.
     pub fn waits(&self) -> Vec<(&str, u64)> {
         let mut waits: Vec<(&str, u64)> = self
@@ -172,6 +200,9 @@ mod tests {
             ("reason 70", 1),
         ];
         assert_eq!(tally.waits(), waits);
+        let words = "long_scoreboard 92.8 %, something_else 2.1 %, reason 70 1.0 %";
+        assert_eq!((tally.waiting(), tally.words().as_str()), (93, words));
+        assert_eq!(Tally::default().words(), "nothing waited");
         let mut twice = tally.clone();
         twice.add(&tally);
         assert_eq!((twice.samples, twice.waits()[0].1), (194, 180));

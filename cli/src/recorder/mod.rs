@@ -5,13 +5,15 @@
 
 pub mod clock;
 pub mod cubins;
+mod origin;
 pub mod output;
 mod rows;
 pub mod stacks;
 pub mod threads;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -98,6 +100,8 @@ pub struct Recorder<W> {
     empty: HashSet<u64>,
     flushed: Instant,
     named: Instant,
+    /// Of the machine's GPUs, by UUID.
+    models: BTreeMap<String, String>,
     since_look: u32,
 }
 
@@ -107,7 +111,7 @@ impl<W: Write> Recorder<W> {
         let about = Beginning {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command,
-            kernel_release: kernel_release(),
+            kernel_release: origin::kernel_release(),
             begin_ns: clock_ns(libc::CLOCK_MONOTONIC),
         };
         let mut recorder = Self {
@@ -121,9 +125,11 @@ impl<W: Write> Recorder<W> {
             empty: HashSet::new(),
             flushed: Instant::now(),
             named: Instant::now(),
+            models: origin::models(Path::new("/")),
             since_look: 0,
         };
         recorder.read_clock();
+        origin::say_host(&mut recorder.writer);
         recorder.writer.flush()?;
         Ok(recorder)
     }
@@ -252,6 +258,9 @@ impl<W: Write> Recorder<W> {
             w.note(p, Note::LaunchesSeen, 0, seen, "");
             for (ordinal, uuid) in entry.devices() {
                 w.note(p, Note::DeviceUuid, (*ordinal).into(), 0, uuid);
+                if let Some(model) = self.models.get(uuid) {
+                    w.note(p, Note::DeviceModel, (*ordinal).into(), 0, model);
+                }
             }
             for (i, (noun, what, n)) in (0..).zip(entry.losses()) {
                 // By its text: the list has only those that are not 0.
@@ -354,10 +363,4 @@ impl<W: Write> Recorder<W> {
         self.write();
         self.writer.finish(clock_ns(libc::CLOCK_MONOTONIC))
     }
-}
-
-fn kernel_release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map(|release| release.trim_end().to_owned())
-        .unwrap_or_default()
 }

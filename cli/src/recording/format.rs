@@ -130,12 +130,22 @@ pub enum Note {
     Cubin = 13,
     /// Value: how many; text: of what. Like [`Note::Loss`], of what makes no sum wrong.
     Gap = 14,
+    /// Of [`EVERYBODY`]. Text: name of the host.
+    Host = 15,
+    /// Of [`EVERYBODY`]. Value: how far the host's local time was ahead of UTC at the beginning, s, plus
+    /// [`UTC_OFFSET_ZERO`]; text: the zone's abbreviation.
+    UtcOffset = 16,
+    /// Text: what the driver calls the device `key`.
+    DeviceModel = 17,
 }
+
+/// Value of [`Note::UtcOffset`] for UTC.
+pub const UTC_OFFSET_ZERO: u64 = 100_000;
 
 impl Note {
     /// The note of a number; `None`: not known to this version.
     pub fn from_u64(n: u64) -> Option<Self> {
-        const ALL: [Note; 14] = [
+        const ALL: [Note; 17] = [
             Note::Comm,
             Note::Thread,
             Note::Stream,
@@ -150,6 +160,9 @@ impl Note {
             Note::Domain,
             Note::Cubin,
             Note::Gap,
+            Note::Host,
+            Note::UtcOffset,
+            Note::DeviceModel,
         ];
         ALL.into_iter().find(|note| *note as u64 == n)
     }
@@ -166,6 +179,6 @@ mod tests {
             assert!(Note::from_u64(n.into()).is_none_or(|note| note as u8 == n));
         }
         assert_eq!((0..=u8::MAX).filter_map(Kind::from_u8).count(), 14);
-        assert_eq!((0..=255).filter_map(Note::from_u64).count(), 14);
+        assert_eq!((0..=255).filter_map(Note::from_u64).count(), 17);
     }
 }

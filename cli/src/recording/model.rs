@@ -59,6 +59,10 @@ pub struct About {
     pub command: String,
     /// Release of the host's kernel.
     pub kernel_release: String,
+    /// Name of the host, empty if not known.
+    pub host: String,
+    /// How far the host's local time was ahead of UTC, s; `None`: not known.
+    pub utc_offset_s: Option<i32>,
     /// First and last moment, ns.
     pub begin_ns: u64,
     /// See `begin_ns`.
@@ -115,6 +119,8 @@ impl Process {
 pub struct Device {
     /// `GPU-...`, empty if not known.
     pub uuid: String,
+    /// What the driver calls it (`NVIDIA H200`), empty if not known.
+    pub model: String,
     /// Name that NVTX gave it, empty if none.
     pub name: String,
     /// Period of PC sampling, log2 of cycles; 0: not known.

@@ -52,6 +52,9 @@ pub fn read_from(mut from: impl Read, limits: Limits) -> Result<Recording> {
     let mut head = [0; 16];
     let n = fill(&mut from, &mut head)?;
     let is_ours = head.starts_with(&MAGIC) && head[12..] == [0; 4];
+    if n < head.len() && (MAGIC.starts_with(&head[..n]) || head.starts_with(&MAGIC)) {
+        bail!("it ends after {n} bytes: the recorder ended before it had written anything");
+    }
     if n < head.len() || !is_ours {
         bail!("this is no recording of parcagpu");
     }
@@ -64,7 +67,11 @@ pub fn read_from(mut from: impl Read, limits: Limits) -> Result<Recording> {
     let mut first = true;
     let (truncated, damage) = loop {
         let taken = match blocks.read_next()? {
-            Next::End if first => bail!("it is empty but for its first bytes"),
+            Next::End | Next::Cut if first => {
+                bail!(
+                    "it ends in its beginning: the recorder ended before it had written what it records"
+                )
+            }
             Next::End | Next::Cut => break (true, None),
             Next::Damaged(why) => Err(why),
             Next::Block(kind) => take(&mut tables, Kind::from_u8(kind), blocks.payload(), first),

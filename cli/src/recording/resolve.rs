@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::model::{NameId, Recording};
+use crate::code::announced::verify;
 use crate::code::cache::Cache;
 use crate::code::{Code, CodeOptions, FunctionName, Place};
 
@@ -16,9 +17,34 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// An instruction: process, checksum, function and offset.
 type Point = (u32, u64, NameId, u64);
 
-/// Gives PC samples their file, line, mnemonic and the whole name of their function, as far as they are known. What
-/// could not be done is told, in words.
-pub fn resolve(recording: &mut Recording, options: &CodeOptions) -> Result<Vec<String>> {
+/// Which instructions are to be named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Naming {
+    /// None: nobody will see them.
+    #[default]
+    None,
+    /// Those whose line is not known.
+    WithoutLine,
+    /// All.
+    All,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// What could not be done, in words.
+    pub notes: Vec<String>,
+    /// There is no code at all.
+    pub no_code: bool,
+}
+
+/// Gives PC samples their file, line, mnemonic and the whole name of their function, as far as they are known. That
+/// instructions are not named is told only where one of `naming` is not.
+pub fn resolve(
+    recording: &mut Recording,
+    options: &CodeOptions,
+    naming: Naming,
+) -> Result<Resolved> {
     let mut points: HashMap<Point, Place> = HashMap::new();
     for sample in &recording.pc_samples {
         let point = (
@@ -30,12 +56,17 @@ pub fn resolve(recording: &mut Recording, options: &CodeOptions) -> Result<Vec<S
         points.insert(point, Place::default());
     }
     if points.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Resolved::default());
     }
+    let options = &CodeOptions {
+        no_mnemonics: options.no_mnemonics || naming == Naming::None,
+        ..options.clone()
+    };
     let mut code = Code::start(options)?;
     let mut notes = Vec::new();
     let mut add = |code: &mut Code, crc: u64, bytes: Arc<[u8]>| {
-        if let Err(e) = code.add(crc, bytes) {
+        let added = verify(crc, &bytes).map_err(Into::into);
+        if let Err(e) = added.and_then(|()| code.add(crc, bytes)) {
             notes.push(format!("cubin {crc:#010x} of the recording: {e}"));
         }
     };
@@ -55,11 +86,10 @@ pub fn resolve(recording: &mut Recording, options: &CodeOptions) -> Result<Vec<S
         }
     }
     if code.checksums().next().is_none() {
-        notes.push(
-            "PC samples without lines: no machine code is in the recording (record --cubins)"
-                .to_owned(),
-        );
-        return Ok(notes);
+        return Ok(Resolved {
+            notes,
+            no_code: true,
+        });
     }
     // Asks for the instructions, and again once they are there.
     for settled in [false, true] {
@@ -81,11 +111,17 @@ pub fn resolve(recording: &mut Recording, options: &CodeOptions) -> Result<Vec<S
     }
     fill(recording, &points);
     notes.extend(code.troubles().iter().cloned());
-    notes.extend(
-        code.why_no_mnemonics()
-            .map(|why| format!("no instructions named: {why}")),
-    );
-    Ok(notes)
+    let unnamed = points.values().any(|place| {
+        let has_line = place.line.is_some();
+        place.function.is_some() && place.mnemonic.is_none() && (naming == Naming::All || !has_line)
+    });
+    if let Some(why) = code.why_no_mnemonics().filter(|_| unnamed) {
+        notes.push(format!("no instructions named: {why}"));
+    }
+    Ok(Resolved {
+        notes,
+        no_code: false,
+    })
 }
 
 fn fill(recording: &mut Recording, points: &HashMap<Point, Place>) {

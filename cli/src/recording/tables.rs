@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::columns::{Malformed, unfold};
-use super::format::{CUBIN_MAX, EVERYBODY, Note};
+use super::format::{CUBIN_MAX, EVERYBODY, Note, UTC_OFFSET_ZERO};
 use super::join;
 use super::model::{Device, ErrorEvent, Frame, Kernel, Launch, PcSample, Process, Recording};
 
@@ -176,6 +176,19 @@ impl Tables {
             match note {
                 Note::Loss => self.losses.insert((None, key), (value, name)),
                 Note::Gap => self.gaps.insert(key, (value, name)),
+                Note::Host => {
+                    let host = &self.recording.names[name as usize];
+                    self.recording.about.host.clone_from(host);
+                    None
+                }
+                Note::UtcOffset => {
+                    let offset = i64::try_from(value).unwrap_or(i64::MAX);
+                    let offset = i32::try_from(offset.saturating_sub(UTC_OFFSET_ZERO as i64)).ok();
+                    // Nowhere is further from Greenwich than a day.
+                    let offset = offset.filter(|s| s.abs() <= 86_400);
+                    self.recording.about.utc_offset_s = offset;
+                    None
+                }
                 _ => None,
             };
             return Ok(());
@@ -215,6 +228,7 @@ impl Tables {
             }
             Note::DeviceUuid
             | Note::DeviceName
+            | Note::DeviceModel
             | Note::SamplingFactor
             | Note::Clock
             | Note::SmCount => {
@@ -224,12 +238,13 @@ impl Tables {
                 match note {
                     Note::DeviceUuid => device.uuid = text,
                     Note::DeviceName => device.name = text,
+                    Note::DeviceModel => device.model = text,
                     Note::SamplingFactor => device.sampling_factor = small(value)?,
                     Note::Clock => device.clock_khz = small(value)?,
                     _ => device.sm_count = small(value)?,
                 }
             }
-            Note::Loss | Note::Gap => {}
+            Note::Loss | Note::Gap | Note::Host | Note::UtcOffset => {}
         }
         Ok(())
     }

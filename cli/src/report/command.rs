@@ -27,7 +27,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
             options.file.display()
         )));
     }
-    let recording = read(&options.file, &options.code.options())?;
+    let recording = read(&options.file, &options.code.options(), &[format])?;
     let (path, chosen) = match &options.output {
         Some(path) => (path.clone(), true),
         None if format.is_lines() || !std::io::stdout().is_terminal() => (PathBuf::from("-"), true),
@@ -65,10 +65,25 @@ fn by_name(output: Option<&Path>) -> Result<Format> {
     }
 }
 
-/// Reads a recording and finds the places of its PC samples.
-fn read(file: &Path, code: &CodeOptions) -> Result<Recording> {
+/// Reads a recording and finds the places of its PC samples, where one of the formats shows them.
+fn read(file: &Path, code: &CodeOptions, formats: &[Format]) -> Result<Recording> {
     let mut recording = reader::read(file)?;
-    for note in resolve(&mut recording, code)? {
+    if !formats.iter().any(|format| format.shows_pc_samples()) {
+        return Ok(recording);
+    }
+    let naming = formats.iter().map(|format| format.naming()).max();
+    let resolved = resolve(&mut recording, code, naming.unwrap_or_default())?;
+    // The others say so themselves.
+    if resolved.no_code
+        && formats
+            .iter()
+            .any(|f| matches!(f, Format::Pprof | Format::Jsonl))
+    {
+        eprintln!(
+            "note: PC samples without lines: no machine code is in the recording (record --cubins)"
+        );
+    }
+    for note in resolved.notes {
         eprintln!("note: {}", clean(&note));
     }
     Ok(recording)
@@ -99,7 +114,7 @@ pub fn make_beside(file: &Path, formats: &[Format]) -> Result<()> {
     if formats.is_empty() {
         return Ok(());
     }
-    let recording = read(file, &CodeOptions::default())?;
+    let recording = read(file, &CodeOptions::default(), formats)?;
     for format in formats {
         let path = file.with_extension(format.ending());
         write_to(&path, |out| write(&recording, *format, 0, out))

@@ -40,7 +40,13 @@ fn word(name: &str) -> String {
 /// Writes folded stacks, what the recording is of in comment lines above them.
 pub fn write_folded(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     for note in view.notes() {
-        writeln!(out, "# {note}")?;
+        // Readers skip what does not end in a number.
+        let end = if note.ends_with(|c: char| c.is_ascii_digit()) {
+            "."
+        } else {
+            ""
+        };
+        writeln!(out, "# {note}{end}")?;
     }
     for (stack, ns) in stacks(view) {
         writeln!(out, "{stack} {ns}")?;

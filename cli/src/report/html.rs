@@ -17,11 +17,12 @@ use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderWriter;
 use serde_json::{Value, json};
 
+use super::coverage::share;
 use super::folded::escape;
 use super::sums::total_ns;
-use super::view::{View, share};
+use super::view::View;
 use crate::demangle::clean;
-use crate::text::{count, date, duration, plural, time_of_day};
+use crate::text::{count, duration, plural};
 
 const STYLE: &str = include_str!("html/style.css");
 const BODY: &str = include_str!("html/body.html");
@@ -68,6 +69,9 @@ pub fn write(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// Devices named at the head.
+const DEVICES: usize = 8;
+
 /// Only has to be what a recorded name cannot know.
 fn nonce() -> String {
     let random = || RandomState::new().build_hasher().finish().to_ne_bytes();
@@ -83,23 +87,19 @@ fn title(view: &View<'_>) -> String {
 
 /// What must be readable without scripts: what this is of, and what is missing.
 fn head(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
-    let about = &view.rec.about;
-    let length = about.end_ns.saturating_sub(about.begin_ns);
     let class = if view.coverage.whole {
         "whole"
     } else {
         "sample"
     };
+    let mut about = vec![duration(view.length_ns().into()), view.recorded()];
+    about.extend(view.devices().into_iter().take(DEVICES));
     write!(
         out,
-        "<header>\n<h1>{}</h1>\n<p class=\"about\">{} from {} {} UTC, kernel {}, recorded by parcagpu {}</p>\n\
+        "<header>\n<h1>{}</h1>\n<p class=\"about\">{}</p>\n\
          <p class=\"total\"><b>{}</b> of GPU time in {}</p>\n<ul class=\"notes {class}\">\n",
         escape(&title(view)),
-        escape(&duration(length.into())),
-        date(about.begin_ns),
-        time_of_day(about.begin_ns),
-        escape(&about.kernel_release),
-        escape(&about.version),
+        escape(&about.join("; ")),
         escape(&duration(total_ns(view))),
         plural(view.coverage.kernels, "kernel record"),
     )?;

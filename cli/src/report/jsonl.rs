@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::stalls::stalls;
+use super::stalls::{reason_tables, stalls};
 use super::sums::total_ns;
 use super::view::{View, gpu_ns};
 use crate::recording::model::{Frame, RangeKind};
@@ -44,13 +44,16 @@ pub fn write(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
             "demangled": view.name(k.name), "launch_told": k.launch.is_some(),
         }))?;
     }
+    let tables = reason_tables(view);
     for sample in &view.rec.pc_samples {
-        let names = view.rec.processes.get(sample.process as usize);
+        let names = tables
+            .get(sample.process as usize)
+            .filter(|t| !t.is_empty());
         let reasons: Vec<Value> = sample
             .reasons
             .iter()
             .map(|(index, samples)| {
-                let name = names.and_then(|p| p.stall_reasons.get(*index as usize));
+                let name = names.map(|table| table.name(*index));
                 json!({"index": index, "name": name, "samples": samples})
             })
             .collect();
@@ -84,14 +87,15 @@ fn recording(view: &View<'_>) -> Value {
     let (rec, seen) = (view.rec, &view.coverage);
     json!({
         "type": "recording", "version": rec.about.version, "command": rec.about.command,
-        "kernel_release": rec.about.kernel_release, "begin_ns": rec.about.begin_ns,
+        "kernel_release": rec.about.kernel_release, "host": some(&rec.about.host),
+        "utc_offset_s": rec.about.utc_offset_s, "begin_ns": rec.about.begin_ns,
         "end_ns": rec.about.end_ns, "clock_offset_ns": rec.clocks.offset_ns,
         "clock_uncertainty_ns": rec.clocks.uncertainty_ns, "clock_drift_ns": rec.clocks.drift_ns,
         "truncated": rec.truncated, "damage": rec.damage, "launches_sampled": seen.sampled, "launches_seen": seen.seen,
         "whole": seen.whole, "kernels": seen.kernels, "kernels_without_times": seen.no_time,
         "kernels_without_launch": seen.no_launch, "launches_without_kernel": seen.no_kernel,
         "gpu_ns": u64::try_from(total_ns(view)).unwrap_or(u64::MAX),
-        "pc_samples": stalls(view).samples, "losses": losses(&seen.losses), "notes": view.notes(),
+        "pc_samples": stalls(view).tally.samples, "losses": losses(&seen.losses), "notes": view.notes(),
     })
 }
 
@@ -102,7 +106,7 @@ fn process(view: &View<'_>, index: u32) -> Value {
         .iter()
         .map(|(ordinal, d)| {
             json!({
-                "device": ordinal, "name": some(&d.name), "uuid": some(&d.uuid), "sampling_factor": d.sampling_factor,
+                "device": ordinal, "model": some(&d.model), "name": some(&d.name), "uuid": some(&d.uuid), "sampling_factor": d.sampling_factor,
                 "clock_khz": d.clock_khz, "sm_count": d.sm_count,
             })
         })

@@ -2,6 +2,7 @@
 //! that names, times and what is said of the sample are the same in all of them.
 
 mod command;
+mod coverage;
 mod folded;
 mod html;
 mod jsonl;
@@ -24,6 +25,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::recording::model::Recording;
+use crate::recording::resolve::Naming;
 
 pub use command::{check_beside, make_beside, report};
 pub use output::write_to;
@@ -89,6 +91,20 @@ impl Format {
             Self::Folded => "folded",
             Self::Flamegraph => "svg",
             Self::Jsonl => "jsonl",
+        }
+    }
+
+    /// Whether PC samples are in it.
+    pub fn shows_pc_samples(self) -> bool {
+        matches!(self, Self::Text | Self::Html | Self::Pprof | Self::Jsonl)
+    }
+
+    /// Which instructions have a name in it.
+    pub fn naming(self) -> Naming {
+        match self {
+            Self::Text | Self::Html => Naming::WithoutLine,
+            Self::Jsonl => Naming::All,
+            Self::Perfetto | Self::Pprof | Self::Folded | Self::Flamegraph => Naming::None,
         }
     }
 

@@ -10,10 +10,11 @@ use std::io::Write;
 
 use anyhow::Result;
 
+use super::coverage::share;
 use super::lanes::{Lanes, Span, nest};
 use super::perfetto_packets::Packets;
 use super::perfetto_proto::{DebugAnnotation, TrackDescriptor};
-use super::view::{View, gpu_ns, share};
+use super::view::{View, gpu_ns};
 use crate::recording::model::{Kernel, Launch, Range, RangeKind};
 use crate::text::count;
 

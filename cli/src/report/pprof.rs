@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::pprof_proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
-use super::stalls::{Place, stalls};
+use super::stalls::{Place, stalls, states};
 use super::sums::launched;
 use super::view::{NO_STACK, View};
 use crate::recording::model::{Frame, NameId};
@@ -45,7 +45,7 @@ fn profile(view: &View<'_>) -> Profile {
     }
     for row in stalls(view).places {
         let location = tables.place(row.place);
-        for (reason, n) in row.reasons {
+        for (reason, n) in states(&row.tally) {
             samples.push(Sample {
                 location_id: vec![location],
                 value: vec![0, 0, value(n.into())],

@@ -1,11 +1,10 @@
 //! PC samples added up by source line, function and state of the warp.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use super::view::View;
 use crate::demangle::clean;
-use crate::pc::reasons::{Counts, Reasons, SELECTED};
+use crate::pc::reasons::{Counts, Reasons, Tally};
 use crate::recording::model::{NameId, PcSample};
 use crate::text::plural;
 
@@ -43,31 +42,38 @@ impl Place {
     }
 }
 
-/// What waited at one place.
+/// What warps did at one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaceRow {
     /// Where.
     pub place: Place,
-    /// Samples.
-    pub samples: u64,
-    /// (reason, samples), most first.
-    pub reasons: Vec<(String, u64)>,
+    /// States of the warps found there.
+    pub tally: Tally,
 }
 
-impl PlaceRow {
-    /// Samples at which the warp did not issue an instruction.
-    pub fn waiting(&self) -> u64 {
-        self.reasons
-            .iter()
-            .filter(|(reason, _)| is_wait(reason))
-            .map(|(_, n)| n)
-            .sum()
-    }
+/// What warps did in the parts of a function that have no line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unplaced {
+    /// Function, mangled.
+    pub function: NameId,
+    /// Instructions.
+    pub instructions: u64,
+    /// That with the most waiting samples, and these.
+    pub most: (Place, u64),
+    /// States of the warps found there.
+    pub tally: Tally,
 }
 
-/// Whether a warp in this state waits rather than issues.
-pub fn is_wait(state: &str) -> bool {
-    state != SELECTED
+/// States and samples, the most frequent first; issuing is one of them.
+pub fn states(tally: &Tally) -> Vec<(String, u64)> {
+    let mut states: Vec<(String, u64)> = tally
+        .states
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(state, n)| (clean(state), *n))
+        .collect();
+    states.sort_by(|(an, a), (bn, b)| b.cmp(a).then_with(|| an.cmp(bn)));
+    states
 }
 
 /// All PC samples.
@@ -75,17 +81,39 @@ pub fn is_wait(state: &str) -> bool {
 pub struct Stalls {
     /// By falling number of samples.
     pub places: Vec<PlaceRow>,
-    /// Samples.
-    pub samples: u64,
-    /// Samples that the hardware dropped.
-    pub dropped: u64,
+    /// All of them.
+    pub tally: Tally,
     /// Samples without a line whose code is in the recording.
     pub no_line: u64,
     /// Samples without a line whose code is not.
     pub no_code: u64,
+    /// Samples of processes whose table of stall reasons is not in the recording.
+    pub no_table: u64,
 }
 
 impl Stalls {
+    /// Functions that have instructions without a line, by falling number of waiting samples.
+    pub fn unplaced(&self) -> Vec<Unplaced> {
+        let mut rows: BTreeMap<NameId, Unplaced> = BTreeMap::new();
+        for PlaceRow { place, tally } in &self.places {
+            if place.instruction.is_none() {
+                continue;
+            }
+            let row = rows.entry(place.function).or_insert_with(|| Unplaced {
+                function: place.function,
+                ..Unplaced::default()
+            });
+            row.instructions += 1;
+            row.tally.add(tally);
+            if tally.waiting() > row.most.1 {
+                row.most = (*place, tally.waiting());
+            }
+        }
+        let mut rows: Vec<Unplaced> = rows.into_values().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.tally.waiting()));
+        rows
+    }
+
     /// What is missing, and what to do about it.
     pub fn notes(&self) -> Vec<String> {
         let samples = |n: u64| plural(n, "PC sample");
@@ -102,27 +130,34 @@ impl Stalls {
                 samples(self.no_line)
             ));
         }
-        if self.dropped > 0 {
+        if self.no_table > 0 {
+            notes.push(format!(
+                "{} may count twice: the names of the stall reasons had not come",
+                samples(self.no_table)
+            ));
+        }
+        if self.tally.dropped > 0 {
             notes.push(format!(
                 "lost: {} dropped by the hardware",
-                samples(self.dropped)
+                samples(self.tally.dropped)
             ));
         }
         notes
     }
 }
 
+/// Stall reasons of each process.
+pub fn reason_tables(view: &View<'_>) -> Vec<Reasons> {
+    let processes = view.rec.processes.iter();
+    processes.map(|p| Reasons::new(&p.stall_reasons)).collect()
+}
+
 /// Adds up all PC samples.
 pub fn stalls(view: &View<'_>) -> Stalls {
-    let tables: Vec<Reasons> = view
-        .rec
-        .processes
-        .iter()
-        .map(|p| Reasons::new(&p.stall_reasons))
-        .collect();
+    let tables = reason_tables(view);
     let none = Reasons::default();
     let mut out = Stalls::default();
-    let mut places: HashMap<Place, BTreeMap<Arc<str>, u64>> = HashMap::new();
+    let mut places: HashMap<Place, Tally> = HashMap::new();
     for sample in &view.rec.pc_samples {
         let mut counts = Counts::new();
         for (index, n) in &sample.reasons {
@@ -130,8 +165,9 @@ pub fn stalls(view: &View<'_>) -> Stalls {
         }
         let table = tables.get(sample.process as usize).unwrap_or(&none);
         let tally = table.tally(&counts);
-        out.dropped += tally.dropped;
-        out.samples += tally.samples;
+        if table.is_empty() {
+            out.no_table += tally.samples;
+        }
         if sample.line == 0 {
             let process = view.rec.processes.get(sample.process as usize);
             let kept = process.and_then(|p| p.cubins.get(&sample.crc));
@@ -140,30 +176,20 @@ pub fn stalls(view: &View<'_>) -> Stalls {
                 false => out.no_code += tally.samples,
             }
         }
-        let row = places.entry(Place::of(sample)).or_default();
-        for (state, n) in tally.states {
-            *row.entry(state).or_default() += n;
-        }
+        out.tally.add(&tally);
+        places.entry(Place::of(sample)).or_default().add(&tally);
     }
     out.places = places
         .into_iter()
-        .map(|(place, reasons)| {
-            let mut reasons: Vec<(String, u64)> = reasons
-                .into_iter()
-                .filter(|(_, n)| *n > 0)
-                .map(|(state, n)| (clean(&state), n))
-                .collect();
-            reasons.sort_by(|(an, a), (bn, b)| b.cmp(a).then_with(|| an.cmp(bn)));
-            PlaceRow {
-                place,
-                samples: reasons.iter().map(|(_, n)| n).sum(),
-                reasons,
-            }
-        })
-        .filter(|row| row.samples > 0)
+        .map(|(place, tally)| PlaceRow { place, tally })
+        .filter(|row| row.tally.samples > 0)
         .collect();
-    out.places
-        .sort_by(|a, b| b.samples.cmp(&a.samples).then(a.place.cmp(&b.place)));
+    out.places.sort_by(|a, b| {
+        b.tally
+            .samples
+            .cmp(&a.tally.samples)
+            .then(a.place.cmp(&b.place))
+    });
     out
 }
 
@@ -200,11 +226,11 @@ mod tests {
             }],
         );
         let stalls = stalls(&View::new(&rec));
-        assert_eq!((stalls.samples, stalls.dropped), (11, 4));
+        assert_eq!((stalls.tally.samples, stalls.tally.dropped), (11, 4));
         let row = &stalls.places[0];
-        assert_eq!((row.samples, row.waiting()), (11, 8));
+        assert_eq!((row.tally.samples, row.tally.waiting()), (11, 8));
         let reasons = [("wait", 7), ("selected", 3), ("reason 63", 1)];
-        assert_eq!(row.reasons, reasons.map(|(n, s)| (n.to_owned(), s)));
+        assert_eq!(states(&row.tally), reasons.map(|(n, s)| (n.to_owned(), s)));
     }
 
     #[test]
@@ -222,8 +248,40 @@ mod tests {
         let lines: Vec<_> = stalls
             .places
             .iter()
-            .map(|p| (p.place.line, p.samples))
+            .map(|p| (p.place.line, p.tally.samples))
             .collect();
         assert_eq!(lines, [(1, 7), (2, 3)]);
+    }
+    #[test]
+    fn what_has_no_line_is_one_row_per_function() {
+        let sample = |function, pc_offset, n| PcSample {
+            function,
+            pc_offset,
+            reasons: vec![(0, n), (1, 1)],
+            ..PcSample::default()
+        };
+        let mut lined = sample(1, 64, 100);
+        lined.line = 3;
+        let mut rec = recording(
+            &["wait", "selected"],
+            vec![sample(1, 0, 2), sample(2, 16, 9), sample(1, 32, 5), lined],
+        );
+        rec.names = ["", "a", "b"].map(str::to_owned).to_vec();
+        let view = View::new(&rec);
+        let all = stalls(&view);
+        let rows: Vec<_> = all
+            .unplaced()
+            .into_iter()
+            .map(|r| {
+                (
+                    r.function,
+                    r.instructions,
+                    r.tally.waiting(),
+                    r.most.0.text(&view),
+                )
+            })
+            .collect();
+        let one = (2, 1, 9, "+0x10".to_owned());
+        assert_eq!(rows, [one, (1, 2, 7, "+0x20".to_owned())]);
     }
 }

@@ -5,17 +5,19 @@ use std::io::Write;
 
 use anyhow::Result;
 
-use super::stalls::{PlaceRow, Stalls, is_wait, stalls};
+use super::stalls::stalls;
 use super::sums::{self, KernelRow, RangeRow, total_ns};
-use super::view::{View, percent};
+use super::view::View;
 use crate::demangle::clean;
 use crate::table::cut;
-use crate::text::{count, duration, plural};
+use crate::text::{count, duration, percent, plural};
 
 /// Rows of each table.
 const ROWS: usize = 20;
 /// Launching places named per kernel.
 const CALLERS: usize = 2;
+/// Devices named at the head.
+const DEVICES: usize = 8;
 
 /// Writes the summary; lines are cut at `width`, 0: never.
 pub fn write(view: &View<'_>, width: usize, out: &mut dyn Write) -> Result<()> {
@@ -35,13 +37,7 @@ fn text(view: &View<'_>) -> String {
 }
 
 fn head(view: &View<'_>) -> String {
-    let about = &view.rec.about;
-    let length = about.end_ns.saturating_sub(about.begin_ns);
-    let mut out = match clean(&about.command).as_str() {
-        "" => "recording".to_owned(),
-        command => format!("recording of {command}"),
-    };
-    let _ = write!(out, ", {}", duration(length.into()));
+    let mut out = view.title();
     let processes: Vec<String> = (0..)
         .zip(&view.rec.processes)
         .take(8)
@@ -52,7 +48,17 @@ fn head(view: &View<'_>) -> String {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let _ = writeln!(out, ": {}{more}", processes.join(", "));
+    let colon = if processes.is_empty() { "" } else { ": " };
+    let _ = writeln!(out, "{colon}{}{more}", processes.join(", "));
+    let _ = writeln!(out, "  {}", view.recorded());
+    let devices = view.devices();
+    for device in devices.iter().take(DEVICES) {
+        let _ = writeln!(out, "  on {device}");
+    }
+    if devices.len() > DEVICES {
+        let more = (devices.len() - DEVICES) as u64;
+        let _ = writeln!(out, "  ... and {}", plural(more, "further device"));
+    }
     let _ = writeln!(
         out,
         "GPU time {} in {}",
@@ -67,6 +73,9 @@ fn head(view: &View<'_>) -> String {
 
 fn kernels(view: &View<'_>, out: &mut String) {
     let rows = sums::kernels(view);
+    if rows.is_empty() {
+        return;
+    }
     let total = total_ns(view);
     let _ = writeln!(
         out,
@@ -126,44 +135,64 @@ fn waits(view: &View<'_>, out: &mut String) {
         return;
     }
     let all = stalls(view);
-    let waiting = by_waiting(&all);
+    let share = |part: u64| percent(part.into(), all.tally.samples.into());
     let _ = writeln!(
         out,
-        "\nWhere warps wait, of {} (samples, not time)\n{:>9} {:>10}  PLACE",
-        plural(all.samples, "PC sample"),
-        "SHARE",
-        "WAITING"
+        "\nWhere warps wait, of {} (shares of samples, not of time): {}",
+        plural(all.tally.samples, "PC sample"),
+        all.tally.words()
     );
-    for row in waiting.iter().take(ROWS) {
-        let reasons: Vec<String> = row
-            .reasons
-            .iter()
-            .filter(|(reason, _)| is_wait(reason))
-            .take(3)
-            .map(|(reason, n)| format!("{reason} {}", percent((*n).into(), row.samples.into())))
-            .collect();
+    let mut lines: Vec<_> = all.places.iter().filter(|r| r.place.line != 0).collect();
+    lines.retain(|r| r.tally.waiting() > 0);
+    lines.sort_by_key(|r| std::cmp::Reverse(r.tally.waiting()));
+    if !lines.is_empty() {
+        let _ = writeln!(
+            out,
+            "{:>9} {:>10}  LINE, WHAT IT WAITS FOR, KERNEL",
+            "SHARE", "WAITING"
+        );
+    }
+    for row in lines.iter().take(ROWS) {
+        let waiting = row.tally.waiting();
         let _ = writeln!(
             out,
             "{:>9} {:>10}  {}: {}\n{:22}in {}",
-            percent(row.waiting().into(), all.samples.into()),
-            count(row.waiting()),
+            share(waiting),
+            count(waiting),
             row.place.text(view),
-            reasons.join(", "),
+            row.tally.words(),
             "",
             view.kernel_name(row.place.function)
         );
     }
-    more(waiting.len(), "further place", out);
+    more(lines.len(), "further line", out);
+    let mut kernels = all.unplaced();
+    kernels.retain(|k| k.tally.waiting() > 0);
+    if !kernels.is_empty() {
+        let _ = writeln!(
+            out,
+            "{:>9} {:>10}  KERNEL, WHAT IT WAITS FOR WHERE NO LINE IS KNOWN",
+            "SHARE", "WAITING"
+        );
+    }
+    for row in kernels.iter().take(ROWS) {
+        let waiting = row.tally.waiting();
+        let _ = writeln!(
+            out,
+            "{:>9} {:>10}  {}: {}\n{:22}in {}, most at {}",
+            share(waiting),
+            count(waiting),
+            view.kernel_name(row.function),
+            row.tally.words(),
+            "",
+            plural(row.instructions, "instruction"),
+            row.most.0.text(view)
+        );
+    }
+    more(kernels.len(), "further kernel", out);
     for note in all.notes() {
         let _ = writeln!(out, "  {note}");
     }
-}
-
-/// Places with waiting samples, most first.
-pub fn by_waiting(all: &Stalls) -> Vec<&PlaceRow> {
-    let mut rows: Vec<_> = all.places.iter().filter(|r| r.waiting() > 0).collect();
-    rows.sort_by_key(|r| std::cmp::Reverse(r.waiting()));
-    rows
 }
 
 fn ranges(view: &View<'_>, out: &mut String) {

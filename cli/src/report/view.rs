@@ -3,11 +3,12 @@
 //! Indices are not trusted: a recording that names what is not there gets `(unknown)`, never a panic.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::coverage::Coverage;
 use crate::demangle::{clean, demangle, plays_tricks};
-use crate::recording::model::{Frame, Kernel, Launch, NameId, Process, Recording};
-use crate::text::{count, plural};
+use crate::recording::model::{Frame, Kernel, Launch, NameId, Recording};
+use crate::text::{date, duration, time_of_day};
 
 /// Shown for what a recording does not say.
 pub const UNKNOWN: &str = "(unknown)";
@@ -100,11 +101,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// `GPU 0`, its name and UUID as far as known.
+    /// `GPU 0`, its model, name and UUID as far as known.
     pub fn device(&self, process: u32, ordinal: u32) -> String {
         let process = self.rec.processes.get(process as usize);
         let known = process.and_then(|p| p.devices.get(&ordinal));
-        let words = known.map_or([""; 2], |d| [&d.name, &d.uuid]);
+        let words = known.map_or([""; 3], |d| [&d.model, &d.name, &d.uuid]);
         let mut text = format!("GPU {ordinal}");
         for word in words.iter().filter(|w| !w.is_empty()) {
             text = text + " " + &clean(word);
@@ -198,6 +199,58 @@ impl<'a> View<'a> {
                 .any(|start| function.starts_with(start))
     }
 
+    /// How long it took.
+    pub fn length_ns(&self) -> u64 {
+        let about = &self.rec.about;
+        about.end_ns.saturating_sub(about.begin_ns)
+    }
+
+    /// `recorded 2026-11-30 09:14:06 +01:00 on node-7, Linux 6.18.0, by parcagpu 0.1.0`: in the time of the host that
+    /// recorded, or UTC where it did not say.
+    pub fn recorded(&self) -> String {
+        let about = &self.rec.about;
+        let offset = about.utc_offset_s.unwrap_or(0);
+        let local = about
+            .begin_ns
+            .saturating_add_signed(i64::from(offset) * 1_000_000_000);
+        let zone = match about.utc_offset_s {
+            None => "UTC".to_owned(),
+            Some(_) => {
+                let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.abs() / 60);
+                format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+            }
+        };
+        // To the second.
+        let mut text = format!("recorded {} {:.8} {zone}", date(local), time_of_day(local));
+        let words = [
+            (" on ", &about.host),
+            (", Linux ", &about.kernel_release),
+            (", by parcagpu ", &about.version),
+        ];
+        for (before, word) in words.iter().filter(|(_, word)| !word.is_empty()) {
+            text = text + before + &clean(word);
+        }
+        text
+    }
+
+    /// Devices that the processes used, each once.
+    pub fn devices(&self) -> Vec<String> {
+        let mut devices = BTreeSet::new();
+        for (i, process) in (0..).zip(&self.rec.processes) {
+            devices.extend(process.devices.keys().map(|d| self.device(i, *d)));
+        }
+        devices.into_iter().collect()
+    }
+
+    /// What the recording is of: `recording of ./app, 1.29 s`.
+    pub fn title(&self) -> String {
+        let of = match clean(&self.rec.about.command).as_str() {
+            "" => String::new(),
+            command => format!(" of {command}"),
+        };
+        format!("recording{of}, {}", duration(self.length_ns().into()))
+    }
+
     /// Sentences that belong on top of every picture; the first says what share was sampled.
     pub fn notes(&self) -> Vec<String> {
         self.coverage.notes(self)
@@ -220,162 +273,6 @@ pub fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// What share of the launches, kernels and events a recording has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coverage {
-    /// Launches sampled.
-    pub sampled: u64,
-    /// Launches that the processes made; `None`: at least one process did not say.
-    pub seen: Option<u64>,
-    /// Nothing is missing: sums are totals.
-    pub whole: bool,
-    /// Kernel records, with and without times.
-    pub kernels: u64,
-    /// Kernel records without usable times: counted, never time.
-    pub no_time: u64,
-    /// Kernel records whose launch was not announced.
-    pub no_launch: u64,
-    /// Sampled launches without a kernel record.
-    pub no_kernel: u64,
-    /// (what, how many), over all processes.
-    pub losses: Vec<(String, u64)>,
-}
-
-impl Coverage {
-    fn of(rec: &Recording) -> Self {
-        // Each process repeats what was lost on the way to us and belongs to none alone.
-        let own = rec
-            .processes
-            .iter()
-            .flat_map(|p| &p.losses)
-            .filter(|loss| !rec.losses.contains(loss));
-        let mut losses: Vec<(String, u64)> = Vec::new();
-        for (what, n) in rec.losses.iter().chain(own) {
-            match losses.iter_mut().find(|(known, _)| known == what) {
-                Some((_, sum)) => *sum = sum.saturating_add(*n),
-                None => losses.push((what.clone(), *n)),
-            }
-        }
-        let seen = |p: &Process| p.launches_seen.map(|n| n.max(p.launches_sampled));
-        let with_kernel: HashSet<u32> = rec.kernels.iter().filter_map(|k| k.launch).collect();
-        let add = |sum: u64, n: u64| sum.saturating_add(n);
-        let no_time = rec.kernels.iter().filter(|k| gpu_ns(k).is_none()).count() as u64;
-        let no_launch = rec.kernels.iter().filter(|k| k.launch.is_none()).count() as u64;
-        Self {
-            sampled: rec
-                .processes
-                .iter()
-                .map(|p| p.launches_sampled)
-                .fold(0, add),
-            seen: rec
-                .processes
-                .iter()
-                .try_fold(0, |sum, p| seen(p).map(|n| add(sum, n))),
-            whole: !rec.truncated
-                && rec.damage.is_none()
-                && losses.is_empty()
-                && no_time == 0
-                && rec.processes.iter().all(Process::is_whole),
-            kernels: rec.kernels.len() as u64,
-            no_time,
-            no_launch,
-            no_kernel: rec.launches.len().saturating_sub(with_kernel.len()) as u64,
-            losses,
-        }
-    }
-
-    /// `all 1,000 launches`, `400 of 8,000 launches (5.0 %)`, `400 launches, of how many is not known`
-    pub fn share(&self) -> String {
-        share(self.sampled, self.seen)
-    }
-
-    /// What sums over the recording are, in one sentence.
-    pub fn sentence(&self) -> String {
-        let share = self.share();
-        if self.seen != Some(self.sampled) {
-            let lost = if self.losses.is_empty() {
-                ""
-            } else {
-                ", of which some was lost"
-            };
-            format!("sampled: {share}; sums are of the sample{lost}")
-        } else if self.whole {
-            format!("sampled: {share}")
-        } else {
-            format!("sampled: {share}, but some is missing; sums are lower bounds")
-        }
-    }
-
-    fn notes(&self, view: &View<'_>) -> Vec<String> {
-        let rec = view.rec;
-        let mut notes = vec![self.sentence()];
-        if rec.processes.len() > 1 {
-            for (i, p) in (0..).zip(&rec.processes) {
-                if !p.is_whole() && notes.len() <= 20 {
-                    let share = share(p.launches_sampled, p.launches_seen);
-                    notes.push(format!("{}: {share}", view.process_name(i)));
-                }
-            }
-        }
-        match &rec.damage {
-            Some(damage) => notes.push(format!(
-                "the file is damaged, what followed was lost: {}",
-                clean(damage)
-            )),
-            None if rec.truncated => {
-                notes.push("the file ends in the middle: what followed was lost".to_owned());
-            }
-            None => {}
-        }
-        for (what, n) in &self.losses {
-            notes.push(format!("lost: {} {}", count(*n), clean(what)));
-        }
-        if self.no_time > 0 {
-            notes.push(format!(
-                "{} without times: counted, but no GPU time",
-                plural(self.no_time, "kernel record")
-            ));
-        }
-        if self.no_launch > 0 {
-            notes.push(format!(
-                "{} without an announced launch: no stack, no thread",
-                plural(self.no_launch, "kernel record")
-            ));
-        }
-        if self.no_kernel > 0 {
-            notes.push(format!(
-                "{} without a kernel record",
-                plural(self.no_kernel, "sampled launch")
-            ));
-        }
-        notes
-    }
-}
-
-/// See [`Coverage::share`].
-pub fn share(sampled: u64, seen: Option<u64>) -> String {
-    let launches = |n: u64| plural(n, "launch");
-    match seen {
-        None => format!("{}, of how many is not known", launches(sampled)),
-        Some(seen) if seen > sampled => format!(
-            "{} of {} ({})",
-            count(sampled),
-            launches(seen),
-            percent(u128::from(sampled), u128::from(seen))
-        ),
-        Some(_) => format!("all {}", launches(sampled)),
-    }
-}
-
-/// `12.3 %`, `< 0.1 %` for what is more than nothing, `-` of nothing.
-pub fn percent(part: u128, whole: u128) -> String {
-    match (part.saturating_mul(1000).saturating_add(whole / 2)).checked_div(whole) {
-        None => "-".to_owned(),
-        Some(0) if part > 0 => "< 0.1 %".to_owned(),
-        Some(n) => format!("{}.{} %", n / 10, n % 10),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,41 +289,6 @@ mod tests {
         assert_eq!(gpu_ns(&kernel(0, 0)), None);
         assert_eq!(gpu_ns(&kernel(0, 9)), None);
         assert_eq!(gpu_ns(&kernel(9, 8)), None);
-    }
-
-    #[test]
-    fn a_sample_is_never_called_all() {
-        assert_eq!(share(1, Some(1)), "all 1 launch");
-        assert_eq!(share(400, Some(8000)), "400 of 8,000 launches (5.0 %)");
-        assert_eq!(share(2, None), "2 launches, of how many is not known");
-        assert_eq!(percent(1, 100_000), "< 0.1 %");
-        assert_eq!(percent(0, 0), "-");
-    }
-
-    #[test]
-    fn what_is_missing_is_said() {
-        let process = |launches_seen, losses: &[(&str, u64)]| Process {
-            launches_seen,
-            launches_sampled: 5,
-            losses: losses.iter().map(|(w, n)| ((*w).to_owned(), *n)).collect(),
-            ..Process::default()
-        };
-        let coverage = |processes: Vec<Process>| {
-            Coverage::of(&Recording {
-                processes,
-                ..Recording::default()
-            })
-        };
-        assert!(coverage(vec![process(Some(5), &[])]).whole);
-        let lossy = coverage(vec![
-            process(Some(5), &[("x", 1)]),
-            process(Some(5), &[("x", 2)]),
-        ]);
-        assert!(lossy.sentence().contains("lower bounds"));
-        assert_eq!(lossy.losses, [("x".to_owned(), 3)]);
-        let unknown = coverage(vec![process(None, &[]), process(Some(5), &[])]);
-        assert!(unknown.sentence().contains("not known"));
-        assert_eq!(coverage(vec![process(Some(9), &[])]).seen, Some(9));
     }
 
     #[test]
@@ -493,5 +355,25 @@ mod tests {
         assert_eq!(view.process_name(3), UNKNOWN);
         assert_eq!(view.launch(&kernel), None);
         assert!(view.caller(4).is_none());
+    }
+
+    #[test]
+    fn when_and_where_is_told_in_the_hosts_time() {
+        let mut rec = Recording::default();
+        rec.about.begin_ns = 1_796_083_199_500_000_000;
+        assert_eq!(
+            View::new(&rec).recorded(),
+            "recorded 2026-11-30 23:59:59 UTC"
+        );
+        rec.about.host = "node-7".to_owned();
+        rec.about.kernel_release = "6.18.0".to_owned();
+        for (offset, time) in [
+            (3600, "2026-12-01 00:59:59 +01:00"),
+            (-12_600, "2026-11-30 20:29:59 -03:30"),
+        ] {
+            rec.about.utc_offset_s = Some(offset);
+            let wanted = format!("recorded {time} on node-7, Linux 6.18.0");
+            assert_eq!(View::new(&rec).recorded(), wanted);
+        }
     }
 }

@@ -9,7 +9,6 @@ use crate::accounts::{Name, Row};
 use crate::demangle::clean;
 use crate::nvtx;
 use crate::pc::reasons::Tally;
-use crate::pc_table;
 use crate::session::ProcessId;
 use crate::text::{count, duration, percent};
 
@@ -432,8 +431,8 @@ impl Line for SampleLine {
             4 => self.id.pid.to_string(),
             5 => self.spot.clone(),
             6 => self.kernel.clone(),
-            _ if self.mnemonics.is_empty() => pc_table::waits(&self.tally),
-            _ => format!("{} ({})", pc_table::waits(&self.tally), self.mnemonics),
+            _ if self.mnemonics.is_empty() => self.tally.words(),
+            _ => format!("{} ({})", self.tally.words(), self.mnemonics),
         }
     }
 }

@@ -161,6 +161,8 @@ pub fn training(kernels: usize) -> Recording {
         version: "0.1.0".to_owned(),
         command: "python train.py --steps 300".to_owned(),
         kernel_release: "6.18.0".to_owned(),
+        host: "node-7".to_owned(),
+        utc_offset_s: Some(3600),
         begin_ns: BEGIN,
         end_ns: end.unwrap_or(BEGIN) + 3_000_000,
     };
@@ -205,7 +207,8 @@ impl Maker {
         let uuid = format!("GPU-6f9d8c7e-0000-4000-8000-00000000000{index}");
         let device = Device {
             uuid,
-            name: "NVIDIA H200".to_owned(),
+            model: "NVIDIA H200".to_owned(),
+            name: String::new(),
             sampling_factor: 20,
             clock_khz: 1_980_000,
             sm_count: 132,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::recording::format::{EVERYBODY, Note};
+use crate::recording::format::{EVERYBODY, Note, UTC_OFFSET_ZERO};
 use crate::recording::model::{Device, RangeKind};
 use crate::recording::writer::{Beginning, Writer};
 
@@ -26,6 +26,9 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
     w.note(p, Note::Stream, 7, 0, "copies");
     w.note(p, Note::DeviceUuid, 1, 0, "GPU-1");
     w.note(p, Note::DeviceName, 1, 0, "the first");
+    w.note(p, Note::DeviceModel, 1, 0, "NVIDIA H200");
+    w.note(EVERYBODY, Note::Host, 0, 0, "node-7");
+    w.note(EVERYBODY, Note::UtcOffset, 0, UTC_OFFSET_ZERO - 3600, "");
     w.note(p, Note::SamplingFactor, 1, 20, "");
     w.note(p, Note::Clock, 1, 1_980_000, "");
     w.note(p, Note::SmCount, 1, 132, "");
@@ -92,6 +95,10 @@ fn everything_comes_back() {
     );
     assert_eq!((r.about.begin_ns, r.about.end_ns), (1_000_050, 1_001_150));
     assert_eq!(
+        (r.about.host.as_str(), r.about.utc_offset_s),
+        ("node-7", Some(-3600))
+    );
+    assert_eq!(
         (
             r.clocks.offset_ns,
             r.clocks.drift_ns,
@@ -110,6 +117,7 @@ fn everything_comes_back() {
     );
     let device = Device {
         uuid: "GPU-1".to_owned(),
+        model: "NVIDIA H200".to_owned(),
         name: "the first".to_owned(),
         sampling_factor: 20,
         clock_khz: 1_980_000,
@@ -215,8 +223,12 @@ fn every_byte_that_changes_is_noticed() {
 #[test]
 fn what_is_no_recording_is_told_so() {
     let message = |bytes: &[u8]| format!("{:#}", read_bytes(bytes).unwrap_err());
-    assert_eq!(message(b""), "this is no recording of parcagpu");
-    assert_eq!(message(b"PARCAREC"), "this is no recording of parcagpu");
+    for n in [0, 3, 8, 11, 15] {
+        let wanted =
+            format!("it ends after {n} bytes: the recorder ended before it had written anything");
+        assert_eq!(message(&sample().0[..n]), wanted);
+    }
+    assert_eq!(message(b"PARCADEC"), "this is no recording of parcagpu");
     assert_eq!(message(&[b'x'; 100]), "this is no recording of parcagpu");
     let mut newer = sample().0;
     newer[8] = 9;
@@ -224,10 +236,13 @@ fn what_is_no_recording_is_told_so() {
         message(&newer),
         "its format is version 9; this program reads version 1"
     );
-    assert_eq!(
-        message(&sample().0[..16]),
-        "it is empty but for its first bytes"
-    );
+    for n in [16, 20, 40] {
+        let message = message(&sample().0[..n]);
+        assert!(
+            message.starts_with("it ends in its beginning: "),
+            "{message}"
+        );
+    }
     let error = read(Path::new("/nowhere/file")).unwrap_err();
     assert!(format!("{error:#}").starts_with("cannot open /nowhere/file: "));
 }

@@ -104,13 +104,11 @@ function kernelTable() {
 const reasonColours = new Map();
 const colourOf = (i) => `hsl(${hues[i % hues.length]} 55% ${(dark.matches ? 42 : 60) - 9 * (Math.floor(i / hues.length) % 3)}%)`;
 function stallTable() {
-  const S = data.stalls, totals = new Map();
-  for (const row of S.rows) for (const [reason, n] of row.reasons) totals.set(reason, (totals.get(reason) || 0) + n);
-  const order = [...totals].sort((a, b) => b[1] - a[1]);
-  order.forEach(([reason], i) => reasonColours.set(reason, colourOf(i)));
+  const S = data.stalls;
+  S.reasons.forEach(([reason], i) => reasonColours.set(reason, colourOf(i)));
   $("stalls").append(element("p", `${count(S.samples)} PC samples: how often a warp was found there, and why it did not issue. Samples are no time, and not all that happened.`, "hint"));
   const legend = element("div", null, "legend");
-  for (const [reason, n] of order.slice(0, 14)) {
+  for (const [reason, n] of S.reasons.slice(0, 14)) {
     const e = element("span"), dot = element("i");
     dot.style.background = reasonColours.get(reason);
     e.append(dot, `${reason} ${percent(n, S.samples)}`);
@@ -121,7 +119,7 @@ function stallTable() {
     { title: "Waiting", first: true, key: (r) => r.waiting, show: (r) => meter(r.waiting, S.samples), hint: "of all samples" },
     number("Samples", "samples", "waiting or not"),
     { title: "Source", text: true, cls: "name", key: (r) => r.place, show: (r) => named(r.place, ["in " + r.function]) },
-    { title: "Reasons", text: true, key: (r) => (r.reasons[0] ? r.reasons[0][0] : ""), show: reasons },
+    { title: "Reasons", text: true, key: (r) => r.words, show: reasons },
   ], S.rows, S.cut);
   for (const text of S.notes) note("stalls", text);
 }
@@ -134,8 +132,7 @@ function reasons(row) {
     part.title = `${reason}: ${count(n)} (${percent(n, row.samples)})`;
     bar.append(part);
   }
-  const words = row.reasons.slice(0, 3).map(([reason, n]) => `${reason} ${percent(n, row.samples)}`);
-  e.append(bar, element("div", words.join(", "), "sub"));
+  e.append(bar, element("div", row.words, "sub"));
   return e;
 }
 

@@ -6,7 +6,8 @@ use super::super::sums::{self, Sum};
 use super::super::view::View;
 use super::super::{stalls, summary};
 use super::number;
-use crate::text::{count, duration, plural};
+use crate::pc::reasons::Tally;
+use crate::text::{count, duration, percent, plural};
 
 /// Rows kept of each table.
 const ROWS_MAX: usize = 5_000;
@@ -22,7 +23,7 @@ pub fn kernels(view: &View<'_>) -> Value {
                 .into_iter()
                 .take(5)
                 .map(|(place, ns)| {
-                    let part = super::super::view::percent(ns, row.sum.total_ns);
+                    let part = percent(ns, row.sum.total_ns);
                     format!("{place} ({part})")
                 })
                 .collect();
@@ -81,23 +82,27 @@ pub fn stalls(view: &View<'_>) -> Value {
         .iter()
         .take(ROWS_MAX)
         .map(|row| {
-            let reasons: Vec<Value> = row
-                .reasons
-                .iter()
-                .map(|(reason, n)| json!([reason, n, stalls::is_wait(reason)]))
-                .collect();
             json!({
                 "place": row.place.text(view), "function": view.kernel_name(row.place.function),
-                "samples": row.samples, "waiting": row.waiting(), "reasons": reasons,
+                "samples": row.tally.samples, "waiting": row.tally.waiting(),
+                "reasons": reasons(&row.tally), "words": row.tally.words(),
             })
         })
         .collect();
     let more = all.places.len().saturating_sub(ROWS_MAX) as u64;
     json!({
-        "rows": rows, "samples": all.samples,
+        "rows": rows, "samples": all.tally.samples, "reasons": reasons(&all.tally),
         "notes": all.notes(),
         "cut": (more > 0).then(|| format!("{} not shown", plural(more, "further place"))),
     })
+}
+
+/// Name and samples of each state, the most frequent first.
+fn reasons(tally: &Tally) -> Value {
+    stalls::states(tally)
+        .into_iter()
+        .map(|(state, n)| json!([state, n]))
+        .collect()
 }
 
 /// NVTX ranges and marks.
