@@ -29,7 +29,7 @@ use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
 use crate::silence::Silence;
-use crate::{clock, errors, hooks, probes, status};
+use crate::{clock, errors, hooks, pc, probes, status};
 
 const SECOND: u64 = 1_000_000_000;
 /// A semaphore rises some time before the consumer's program is in place, and a consumer attaches to one probe
@@ -135,21 +135,23 @@ impl Machine {
 
     /// Where PC sampling is asked for, CUPTI has to have seen kernel activity on before the first context is
     /// made: of kernels in others it could not tell later whose samples are whose (measured: all or most
-    /// of them come as code that is not the program's).
+    /// of them come as code that is not the program's). And it takes the checksum of a module when that is
+    /// loaded, with the function it has then.
     fn prepare_for_pcs(&mut self) {
         let Some(pc) = &self.session.pc else { return };
         let Some(api) = self.load().filter(|_| !holder::is_held()) else {
             return;
         };
-        if pc.functions(self.session, api).is_none() {
+        let Some(functions) = pc.functions(self.session, api) else {
             return;
-        }
+        };
         // A tool that no hook has seen may have kernel activity on already, which would be off afterwards.
         let handle = match api.subscribe(callbacks::CALLBACK) {
             Ok(handle) => handle,
             Err(error) if error.code == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => return,
             Err(error) => return report("pc sampling", error),
         };
+        pc::crc::register(functions);
         let toggled = api.enable_kernels().and_then(|()| api.disable_kernels());
         for outcome in [toggled, api.unsubscribe(handle)] {
             if let Err(error) = outcome {

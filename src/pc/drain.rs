@@ -65,7 +65,9 @@ impl Records {
                 capacity
             ]
             .into_boxed_slice(),
-            reasons: vec![StallReason::default(); capacity * slots].into_boxed_slice(),
+            // Pages that no record needs are never touched.
+            // SAFETY: a stall reason is two integers, for which zeroes are good.
+            reasons: unsafe { Box::new_zeroed_slice(capacity * slots).assume_init() },
             slots,
         };
         for (pc, reasons) in records.pcs.iter_mut().zip(records.reasons.chunks(slots)) {

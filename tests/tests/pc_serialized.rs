@@ -47,6 +47,29 @@ fn samples_have_their_launches() {
     assert_eq!(threads.len(), 3);
 }
 
+/// Every sample has its launch, also in a window of many short kernels.
+#[test]
+fn a_window_of_many_places() {
+    if !need::bpf("a_window_of_many_places") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    serialized(two_kernels(&lab, "flat 1 sync sleep 300"))
+        .env("MOCK_CUDA_KERNEL_NS", "200000")
+        .env("MOCK_CUPTI_PC", "per-ms:200,pcs:200")
+        .run(SHORT)
+        .ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    let samples = sound(&events);
+    // More than CUPTI would keep by itself, in one window at least.
+    let most = samples.chunk_by(|a, b| b.time - a.time < 50_000_000);
+    let most = most.map(<[_]>::len).max();
+    assert!(most > Some(2048), "{most:?}");
+    assert!(samples.iter().all(|s| s.id != 0));
+}
+
 /// A program that launches no more has its window closed, and its samples told.
 #[test]
 fn a_window_ends_without_launches() {

@@ -110,6 +110,14 @@ pub fn context_gone(id: u32) {
     }
 }
 
+/// Tells CUPTI of a module's code.
+pub fn module_loaded(module: &ModuleImage) {
+    if let Some(tool) = tool() {
+        // SAFETY: lives through the call.
+        unsafe { (tool.module_loaded)(module) };
+    }
+}
+
 /// Whether a resource callback is on.
 pub fn wanted(cbid: u32) -> bool {
     LINK.resource_callbacks[cbid as usize].load(Ordering::Acquire) != 0

@@ -158,6 +158,9 @@ fn load_image(image: &'static Image, owner: &'static Object<Context>) -> &'stati
 
 fn notify(cbid: u32, module: &'static Object<Module>) {
     let described = describe(module);
+    if cbid == export::MODULE_LOADED {
+        export::module_loaded(&described);
+    }
     export::resource(
         cbid,
         described.context,

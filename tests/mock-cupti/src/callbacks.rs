@@ -36,6 +36,7 @@ pub static TOOL: Tool = Tool {
     exit,
     kernels: activity::kernels,
     sampled: pc_contexts::sampled,
+    module_loaded: pc_contexts::module_loaded,
     context_gone: pc_contexts::context_gone,
     resource,
     synchronized,

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 
 use crate::api::driver;
 use crate::callbacks::TOOL;
-use crate::link::{ApiCall, KernelRun};
+use crate::link::{ApiCall, KernelRun, ModuleImage};
 use crate::pc_samples::{Function, Samples};
+use crate::pc_sys::SamplingData;
 use crate::{pc_lock, pc_script};
 
 /// `CUpti_ComputeCrcCallbackFunc`.
@@ -84,8 +85,18 @@ impl Sampling {
     /// Samples up to now.
     pub fn pass(&mut self, now: u64) {
         let mute = self.period_set && pc_script::get().mute_period;
+        let room = self.room();
         self.samples
-            .pass(now, self.attributes[PERIOD as usize], !mute);
+            .pass(now, self.attributes[PERIOD as usize], !mute, room);
+    }
+
+    /// Places that keep their correlation ids until samples are fetched: as many as the client's data buffer has
+    /// records (measured; what comes then is added up without).
+    fn room(&self) -> usize {
+        let address = self.attributes[DATA_BUFFER as usize] as usize;
+        let data: *const SamplingData = std::ptr::with_exposed_provenance(address);
+        // SAFETY: null or the client's struct, which lives until the context is gone.
+        unsafe { data.as_ref() }.map_or(usize::MAX, |data| data.capacity)
     }
 
     /// Sets an attribute if the value is good; its status.
@@ -143,25 +154,33 @@ impl Contexts {
         self.checksums.get(&key).copied().unwrap_or_default()
     }
 
-    /// At the first launch from a module, on the thread that launches.
-    fn ask_for_checksum(&mut self, run: &KernelRun) {
-        let key = (run.cubin.addr(), run.cubin_size);
-        self.checksums.entry(key).or_insert_with(|| {
-            let callback = *CRC.lock().expect("nobody panics holding it");
-            let mut crc = 0;
-            // SAFETY: machine code is never freed; the callback is the client's.
-            unsafe {
-                match callback {
-                    Some(callback) => callback(run.cubin, run.cubin_size, &raw mut crc),
-                    None => {
-                        let code = std::slice::from_raw_parts(run.cubin.cast(), run.cubin_size);
-                        crc = cubin_crc(code);
+    /// With the function that the client has named by now, or CUPTI's own; on the thread that loads the module, or
+    /// that launches from one which was there before CUPTI.
+    fn ask_for_checksum(&mut self, cubin: *const c_void, size: usize) {
+        self.checksums
+            .entry((cubin.addr(), size))
+            .or_insert_with(|| {
+                let callback = *CRC.lock().expect("nobody panics holding it");
+                let mut crc = 0;
+                // SAFETY: machine code is never freed; the callback is the client's.
+                unsafe {
+                    match callback {
+                        Some(callback) => callback(cubin, size, &raw mut crc),
+                        None => crc = cubin_crc(std::slice::from_raw_parts(cubin.cast(), size)),
                     }
                 }
-            }
-            crc
-        });
+                crc
+            });
     }
+}
+
+/// A module was loaded. Measured: a function that is named later is not asked.
+pub unsafe extern "C" fn module_loaded(module: *const ModuleImage) {
+    // SAFETY: the driver's struct, alive through the call.
+    let module = unsafe { &*module };
+    pc_lock::lock()
+        .contexts()
+        .ask_for_checksum(module.cubin, module.cubin_size);
 }
 
 /// Kernels of a launch, inside their context.
@@ -173,7 +192,9 @@ pub unsafe extern "C" fn sampled(call: *mut ApiCall, runs: *const KernelRun, cou
     };
     let mut locked = pc_lock::lock();
     for run in runs {
-        locked.contexts().ask_for_checksum(run);
+        locked
+            .contexts()
+            .ask_for_checksum(run.cubin, run.cubin_size);
         let Some(sampling) = locked.contexts().sampled.get_mut(&run.context_id) else {
             continue;
         };

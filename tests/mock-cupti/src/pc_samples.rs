@@ -101,8 +101,8 @@ impl Samples {
     }
 
     /// Turns what has passed into samples, with a hardware period of 2^period cycles; throws them
-    /// away if they are not kept.
-    pub fn pass(&mut self, now: u64, period: u64, keep: bool) {
+    /// away if they are not kept. From `room` places on, new ones are without correlation id.
+    pub fn pass(&mut self, now: u64, period: u64, keep: bool, room: usize) {
         let each = (1_000_000_000 << period) / (pc_script::get().per_ms << 20);
         for run in &mut self.runs {
             let until = now.clamp(run.from, run.end);
@@ -114,8 +114,11 @@ impl Samples {
             if keep && count > 0 {
                 let at = (run.function, run.correlation);
                 function.sample(count, |offset, reason| {
-                    let counts = self.waiting.entry((at.0, offset, at.1)).or_default();
-                    counts[reason.0] += reason.1;
+                    let mut place = (at.0, offset, at.1);
+                    if self.waiting.len() >= room && !self.waiting.contains_key(&place) {
+                        place.2 = 0;
+                    }
+                    self.waiting.entry(place).or_default()[reason.0] += reason.1;
                 });
             }
         }
@@ -242,13 +245,13 @@ mod tests {
         for at in 0..1000 {
             samples.add(&run(at * 10_000, at * 10_000 + 1000), 0);
         }
-        samples.pass(u64::MAX, 20, true);
+        samples.pass(u64::MAX, 20, true, 16);
         assert_eq!((samples.places(), samples.runs.len()), (8, 0));
         assert_eq!(sums(&mut samples), (100, 40));
         samples.add(&run(0, 3_000_000), 0);
-        samples.pass(1_000_000, 21, true);
+        samples.pass(1_000_000, 21, true, 16);
         assert_eq!(sums(&mut samples).0, 50);
-        samples.pass(3_000_000, 21, false);
+        samples.pass(3_000_000, 21, false, 16);
         assert_eq!(samples.places(), 0);
     }
 
@@ -257,9 +260,13 @@ mod tests {
         let mut samples = Samples::default();
         samples.add(&run(0, 1_000_000), 5);
         samples.add(&run(1_000_000, 2_000_000), 6);
-        samples.pass(u64::MAX, 20, true);
+        samples.pass(u64::MAX, 20, true, 16);
         let of = |id| samples.waiting.keys().filter(|place| place.2 == id).count();
         assert_eq!((of(5), of(6)), (8, 8));
+        samples.add(&run(2_000_000, 3_000_000), 7);
+        samples.pass(u64::MAX, 20, true, 16);
+        let of = |id| samples.waiting.keys().filter(|place| place.2 == id).count();
+        assert_eq!((of(5), of(6), of(7), of(0)), (8, 8, 0, 8));
     }
 
     #[test]
