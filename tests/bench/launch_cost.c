@@ -1,55 +1,27 @@
 /*
  * What one launch call costs the thread that makes it, in ns: the median over chunks of calls, timed
  * back to back. The stream is empty when a chunk begins and a chunk is shorter than its queue, so no
- * call waits for the GPU. With several threads: time by launches of all of them. Prints one JSON object;
- * see --help. Nothing of CUDA is needed to build.
+ * call waits for the GPU. Several threads are in launch_threads.c. Prints one JSON object; see --help.
+ * Nothing of CUDA is needed to build.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-typedef struct CUfunc_st *CUfunction;
-typedef struct CUstream_st *CUstream;
-typedef struct CUgraphExec_st *CUgraphExec;
+#include "launch_cost.h"
 
-#define FUNCTIONS(F) \
-	F(cuInit, (unsigned flags)) \
-	F(cuDriverGetVersion, (int *version)) \
-	F(cuDeviceGetCount, (int *count)) \
-	F(cuDeviceGet, (int *device, int ordinal)) \
-	F(cuDeviceGetName, (char *name, int length, int device)) \
-	F(cuDevicePrimaryCtxRetain, (void **context, int device)) \
-	F(cuDevicePrimaryCtxRelease_v2, (int device)) \
-	F(cuCtxSetCurrent, (void *context)) \
-	F(cuModuleLoadData, (void **module, const void *image)) \
-	F(cuModuleGetFunction, (CUfunction *function, void *module, const char *name)) \
-	F(cuLibraryLoadData, (void **library, const void *code, void *jit, void *jit_values, unsigned jit_count, void *options, \
-		void **values, unsigned count)) \
-	F(cuLibraryGetKernel, (void **kernel, void *library, const char *name)) \
-	F(cuStreamCreate, (CUstream *stream, unsigned flags)) \
-	F(cuStreamSynchronize, (CUstream stream)) \
-	F(cuLaunchKernel, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
-		unsigned shared, CUstream stream, void **params, void **extra)) \
-	F(cuStreamBeginCapture_v2, (CUstream stream, int mode)) \
-	F(cuStreamEndCapture, (CUstream stream, void **graph)) \
-	F(cuGraphInstantiateWithFlags, (CUgraphExec *exec, void *graph, unsigned long long flags)) \
-	F(cuGraphLaunch, (CUgraphExec exec, CUstream stream))
+#define DEFINE(name, parameters) int(*name) parameters;
+FUNCTIONS(DEFINE)
 
-#define DECLARE(name, parameters) static int(*name) parameters;
-FUNCTIONS(DECLARE)
-
-#define EAGER_CHUNK 256
 #define GRAPH_CHUNK 32
 #define CHUNKS_MAX 100000
 #define ROWS_MAX 16
-#define THREADS_MAX 256
 #define GATE_PAUSE_US 10000
 
 static const char PTX[] =
@@ -63,6 +35,7 @@ static const char USAGE[] =
 	"             driver     cuLaunchKernel\n"
 	"             graph:N    cuGraphLaunch of N kernels\n"
 	"             threads:N  cuLaunchKernel from N threads with a stream each: time of all by launches of all\n"
+	"             paced:N    the same, each thread launching its part of 200000/s: 5000 where that is reached\n"
 	"  --seconds  per row, a decimal (0.5)\n"
 	"  --gate     print {\"ready\":true} and go on launching now and then until a line comes on stdin, then measure\n"
 	"  --check    only say which GPU there is\n"
@@ -72,21 +45,20 @@ struct size {
 	unsigned x, y, z;
 };
 
-static CUfunction kernel;
+CUfunction kernel;
 static void *runtime_kernel;
 static int (*runtime_launch)(const void *kernel, struct size grid, struct size block, void **params, size_t shared, CUstream stream);
 static CUstream stream;
 static CUgraphExec exec;
-static void *context;
+void *context;
 
-static void check(int result, const char *call)
+void check(int result, const char *call)
 {
 	if (result) {
 		fprintf(stderr, "launch_cost: %s gives %d\n", call, result);
 		exit(1);
 	}
 }
-#define CHECK(call) check(call, #call)
 
 static void no_gpu(const char *why)
 {
@@ -156,7 +128,7 @@ static void make_graph(int nodes)
 	CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
 }
 
-static double now_ns(void)
+double now_ns(void)
 {
 	struct timespec time;
 	clock_gettime(CLOCK_MONOTONIC, &time);
@@ -187,51 +159,6 @@ static double median_cost(void (*launch)(void), int calls, double seconds)
 	CHECK(cuStreamSynchronize(stream));
 	qsort(cost, (size_t)timed, sizeof *cost, ascending);
 	return (cost[timed / 2] + cost[(timed - 1) / 2]) / 2;
-}
-
-/* ---- several threads ---- */
-
-static pthread_barrier_t start_line;
-static volatile int stop;
-
-static void *launch_all_the_time(void *data)
-{
-	long *launches = data, done = 0;
-	CUstream own;
-	CHECK(cuCtxSetCurrent(context));
-	CHECK(cuStreamCreate(&own, 1));
-	pthread_barrier_wait(&start_line);
-	while (!stop) {
-		for (int call = 0; call < EAGER_CHUNK; call++)
-			CHECK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, own, NULL, NULL));
-		done += EAGER_CHUNK;
-		CHECK(cuStreamSynchronize(own));
-	}
-	*launches = done;
-	return NULL;
-}
-
-static double cost_of_threads(int count, double seconds)
-{
-	pthread_t threads[THREADS_MAX];
-	/* Each far from the next: counters of different threads share no cache line. */
-	static long launches[THREADS_MAX][16];
-	stop = 0;
-	CHECK(pthread_barrier_init(&start_line, NULL, (unsigned)count + 1));
-	for (int at = 0; at < count; at++)
-		CHECK(pthread_create(&threads[at], NULL, launch_all_the_time, launches[at]));
-	pthread_barrier_wait(&start_line);
-	double begin = now_ns();
-	usleep((useconds_t)(seconds * 1e6));
-	stop = 1;
-	long all = 0;
-	for (int at = 0; at < count; at++) {
-		CHECK(pthread_join(threads[at], NULL));
-		all += launches[at][0];
-	}
-	double took = now_ns() - begin;
-	pthread_barrier_destroy(&start_line);
-	return took / (double)all;
 }
 
 /* ---- what is told ---- */
@@ -307,7 +234,7 @@ static int number(const char *text, int most)
 
 struct row {
 	const char *name;
-	enum { RUNTIME, DRIVER, GRAPH, THREADS } kind;
+	enum { RUNTIME, DRIVER, GRAPH, THREADS, PACED } kind;
 	int count;
 };
 
@@ -322,6 +249,8 @@ static struct row row_of(const char *name)
 		row.kind = GRAPH, row.count = number(name + 6, 10000);
 	else if (strncmp(name, "threads:", 8) == 0)
 		row.kind = THREADS, row.count = number(name + 8, THREADS_MAX);
+	else if (strncmp(name, "paced:", 6) == 0)
+		row.kind = PACED, row.count = number(name + 6, THREADS_MAX);
 	else {
 		fprintf(stderr, "launch_cost: no such row: %s\n", name);
 		exit(2);
@@ -350,6 +279,9 @@ static void measure(struct row row, double seconds)
 		break;
 	case THREADS:
 		cost = cost_of_threads(row.count, seconds);
+		break;
+	case PACED:
+		cost = cost_of_paced_threads(row.count, seconds);
 		break;
 	}
 	printf("\"%s\":%.1f", row.name, cost);

@@ -1,0 +1,169 @@
+"""What is compared: in which environment and under which command a workload runs in each state, and how it is
+known afterwards that the state was what its name says."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+PROCESS_LIMIT_S = 90
+# The library's own defaults, said here because `parcagpu run` samples everything unless told.
+RATE, GRAPH_RATE = 100, 20
+# How long the consumer that leaves is there, and how long it may take until everything is off again.
+VISIT_S, SETTLE_S = 2, 1.5
+
+TITLES = {
+    "bare": "bare",
+    "idle": "preloaded, no consumer ever",
+    "consumer": f"consumer attached, {RATE}/{GRAPH_RATE} samples/s",
+    "left": "consumer left",
+    "everything": "everything sampled",
+    "stacks": "everything sampled, with CPU stacks",
+    "rival": "the other library, no consumer",
+}
+PRELOADED = ("idle", "left")
+WATCHED = ("consumer", "everything", "stacks")
+
+
+def fail(message, status=1):
+    note(message)
+    sys.exit(status)
+
+
+def note(message):
+    print(f"bench: {message}", file=sys.stderr)
+
+
+class Way:
+    """How a workload runs in a state: `command`, `environment`, and the files that are its own, removed by
+    `clear`."""
+
+    def __init__(self, state, command, environment, library, report, recording):
+        self.state, self.command, self.environment = state, command, environment
+        self.library, self.report, self.recording = library, report, recording
+
+    def clear(self):
+        for file in (self.library, self.report, self.recording):
+            if os.path.exists(file):
+                os.remove(file)
+
+
+class States:
+    def __init__(self, bin_dir, scratch, rival=None):
+        self.command, self.original = os.path.join(bin_dir, "parcagpu"), os.path.join(bin_dir, "libparcagpu.so")
+        self.scratch, self.rival = scratch, rival
+        for file in (self.command, self.original):
+            if not os.path.isfile(file):
+                fail(f"{file} is not there", 2)
+        self.environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "CUDA_INJECTION64_PATH")}
+        # What a process leaves when it is killed goes with the folder.
+        self.environment["TMPDIR"] = scratch
+        # The defaults of the library are what is measured.
+        for name in [n for n in self.environment if n.startswith("PARCAGPU_") and n != "PARCAGPU_CUPTI_PATH"]:
+            note(f"{name} is not passed on")
+            del self.environment[name]
+        # On a machine without libelf: the copies from `scripts/bench --collect`, for every state alike.
+        if self.execute([self.command, "--version"]).returncode == 127:
+            self.search(os.path.join(bin_dir, "lib"))
+        if self.execute([self.command, "--version"]).returncode != 0:
+            fail(f"{self.command} does not run", 2)
+
+    def search(self, folder):
+        path = self.environment.get("LD_LIBRARY_PATH")
+        self.environment["LD_LIBRARY_PATH"] = os.path.abspath(folder) + (f":{path}" if path else "")
+
+    def way(self, state, workload, environment, name):
+        """`name`: of its files. Its copy of the library is its own: a consumer of another state, or one that
+        somebody else attaches by path, does not reach it. `parcagpu run` makes such a copy itself."""
+        of = os.path.join(self.scratch, name)
+        library, report, recording = of + ".so", of + ".json", of + ".pgpu"
+        if state in PRELOADED:
+            shutil.copy(self.original, library)
+            environment = {**environment, "LD_PRELOAD": library}
+        elif state == "rival":
+            environment = {**environment, "CUDA_INJECTION64_PATH": os.path.abspath(self.rival)}
+        elif state in WATCHED:
+            rates = ["--rate", str(RATE), "--graph-rate", str(GRAPH_RATE)] if state == "consumer" else []
+            record = ["--record", recording] if state == "stacks" else []
+            watch = [self.command, "run", "--lib", self.original, "--json", "--output", report]
+            workload = [*watch, *rates, *record, "--", *workload]
+        return Way(state, workload, environment, library, report, recording)
+
+    def visit(self, way, pid):
+        """A consumer is attached to this process for a while and leaves, and everything is off again."""
+        visitor = [self.command, "top", "--lib", way.library, "--pid", str(pid), "--seconds", str(VISIT_S), "--json"]
+        done = self.execute(visitor)
+        check_report(parse(done.returncode, done.stdout, done.stderr, "the visitor"), "left")
+
+    def check_process(self, state, result):
+        """A comparison of three bare runs would look very good. `result`: what the workload says of its process."""
+        ours = state not in ("bare", "rival")
+        if result["profiled"] != ours and state != "rival":
+            fail(f"{state}: the library is {'' if result['profiled'] else 'not '}in the process")
+        # PyTorch brings libcupti along, which says nothing then.
+        if "cupti" in result and state != "rival" and result["cupti"] != (state not in ("bare", "idle")):
+            fail(f"{state}: CUPTI is {'' if result['cupti'] else 'not '}in the process")
+
+    def check_consumer(self, way):
+        """After the end: whether records came, and stacks. Gives what was lost on the way, in words."""
+        if way.state not in WATCHED:
+            return ""
+        with open(way.report) as file:
+            report = json.load(file)
+        check_report(report, way.state)
+        if way.state == "stacks" and not self.has_stack(way.recording):
+            fail(f"stacks: no CPU stack in the recording: {json.dumps(report)}")
+        return losses_of(report)
+
+    def has_stack(self, recording):
+        lines = [self.command, "report", "--format", "jsonl", recording]
+        with subprocess.Popen(lines, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as reader:
+            try:
+                for line in reader.stdout:
+                    one = json.loads(line)
+                    if one["type"] == "stack" and one["frames"]:
+                        return True
+            finally:
+                reader.kill()
+        return False
+
+    def execute(self, command, environment=None):
+        """Runs it to its end; when that does not come, or we are to end, it is killed with what it started."""
+        with subprocess.Popen(
+            command,
+            env=environment or self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=PROCESS_LIMIT_S)
+            except BaseException as error:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    fail(f"longer than {PROCESS_LIMIT_S} s: {' '.join(command)}")
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def check_report(report, state):
+    if not any(process["records"] for process in report["processes"]):
+        fail(f"{state}: no kernel record came: {json.dumps(report)}")
+
+
+def losses_of(report):
+    """Of what `parcagpu run --json` says at the end."""
+    counts = (("events_dropped", "events dropped"), ("records_unreadable", "records unreadable"))
+    losses = [f"{report[key]} {what}" for key, what in counts if report[key]]
+    return ", ".join(losses + [process["library_losses"] for process in report["processes"] if process["library_losses"]])
+
+
+def parse(status, output, errors, what):
+    if status != 0:
+        fail(f"{what}: exit status {status}\n{output}{errors}", 2 if status == 2 else 1)
+    return json.loads(output.strip().splitlines()[-1])
