@@ -45,7 +45,7 @@ void check(int result, const char *call);
 #define CHECK(call) check(call, #call)
 double now_ns(void);
 
-/* Both: ns of all threads by launches of all. */
+/* Both: ns per launch of all threads together. */
 double cost_of_threads(int count, double seconds);
 double cost_of_paced_threads(int count, double seconds);
 

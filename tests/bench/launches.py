@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from ratios import order_of
-from states import PROCESS_LIMIT_S, SETTLE_S, fail, note, parse
+from states import PROCESS_LIMIT_S, fail, note, parse
 
 MEMORY = "rss_kib"
 # Where an installed toolkit has libcudart.
@@ -64,7 +64,7 @@ class Launches:
                 if not select.select([program.stdout], [], [], PROCESS_LIMIT_S)[0] or "ready" not in program.stdout.readline():
                     fail("left: the program is not ready")
                 self.states.visit(way, program.pid)
-                time.sleep(SETTLE_S)
+                time.sleep(self.states.settle_s)
                 output, errors = program.communicate("\n", timeout=PROCESS_LIMIT_S)
             except subprocess.TimeoutExpired:
                 fail(f"left: longer than {PROCESS_LIMIT_S} s")

@@ -11,10 +11,11 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import time
 
 from ratios import order_of
-from states import PROCESS_LIMIT_S, SETTLE_S, fail, note
+from states import PROCESS_LIMIT_S, fail, note
 
 # The first of these two goes for a start with a cold file cache.
 READY_LIMIT_S, ANSWER_LIMIT_S = 180, 30
@@ -32,7 +33,7 @@ class Worker:
 
     def __init__(self, way, scratch):
         self.way, self.kept = way, b""
-        self.errors = open(os.path.join(scratch, f"worker-{time.monotonic_ns()}"), "w+b")
+        self.errors = tempfile.TemporaryFile(dir=scratch)
         self.process = subprocess.Popen(
             way.command,
             env=way.environment,
@@ -93,7 +94,6 @@ class Worker:
     def close(self):
         self.end(0)
         self.errors.close()
-        os.remove(self.errors.name)
         self.way.clear()
 
 
@@ -120,7 +120,7 @@ class Set:
                 self.states.visit(worker.way, worker.process.pid)
                 if not worker.ask("stop")["steps"]:
                     fail("left: it did not train during the visit")
-                settled = time.monotonic() + SETTLE_S
+                settled = time.monotonic() + self.states.settle_s
         if "left" in self.workers:
             time.sleep(max(0, settled - time.monotonic()))
 

@@ -54,6 +54,7 @@ class States:
     def __init__(self, bin_dir, scratch, rival=None):
         self.command, self.original = os.path.join(bin_dir, "parcagpu"), os.path.join(bin_dir, "libparcagpu.so")
         self.scratch, self.rival = scratch, rival
+        self.visit_s, self.settle_s = VISIT_S, SETTLE_S
         for file in (self.command, self.original):
             if not os.path.isfile(file):
                 fail(f"{file} is not there", 2)
@@ -92,8 +93,8 @@ class States:
         return Way(state, workload, environment, library, report, recording)
 
     def visit(self, way, pid):
-        """A consumer is attached to this process for a while and leaves, and everything is off again."""
-        visitor = [self.command, "top", "--lib", way.library, "--pid", str(pid), "--seconds", str(VISIT_S), "--json"]
+        """A consumer is attached to this process for a while and leaves; after another `settle_s` everything is off."""
+        visitor = [self.command, "top", "--lib", way.library, "--pid", str(pid), "--seconds", str(self.visit_s), "--json"]
         done = self.execute(visitor)
         check_report(parse(done.returncode, done.stdout, done.stderr, "the visitor"), "left")
 
@@ -115,7 +116,7 @@ class States:
         check_report(report, way.state)
         if way.state == "stacks" and not self.has_stack(way.recording):
             fail(f"stacks: no CPU stack in the recording: {json.dumps(report)}")
-        return losses_of(report)
+        return losses_of(report, way.state != "consumer")
 
     def has_stack(self, recording):
         lines = [self.command, "report", "--format", "jsonl", recording]
@@ -156,11 +157,17 @@ def check_report(report, state):
         fail(f"{state}: no kernel record came: {json.dumps(report)}")
 
 
-def losses_of(report):
-    """Of what `parcagpu run --json` says at the end."""
+def losses_of(report, everything):
+    """In words, of what `parcagpu run --json` says at the end. `everything`: was to be sampled."""
     counts = (("events_dropped", "events dropped"), ("records_unreadable", "records unreadable"))
     losses = [f"{report[key]} {what}" for key, what in counts if report[key]]
-    return ", ".join(losses + [process["library_losses"] for process in report["processes"] if process["library_losses"]])
+    for process in report["processes"]:
+        told, seen = process["launches_told"], process["launches_seen"]
+        if everything and seen and told < seen:
+            losses.append(f"{told} of {seen} launches told")
+        if process["library_losses"]:
+            losses.append(process["library_losses"])
+    return ", ".join(losses)
 
 
 def parse(status, output, errors, what):

@@ -15,7 +15,7 @@ GROUPS = {
         "threads:1": "cuLaunchKernel, 1 thread flat out",
         "threads:4": "cuLaunchKernel, 4 threads flat out",
         "threads:16": "cuLaunchKernel, 16 threads flat out",
-        "paced:16": "cuLaunchKernel, 16 threads paced to 200,000/s in all: 1 / (launches/s reached)",
+        "paced:16": "cuLaunchKernel, 16 threads paced to 200,000/s in all, 1 / (rate reached)",
     },
 }
 # On the simulated driver: these take the place of PyTorch's, to try the benchmark.
