@@ -22,6 +22,8 @@ READY_LIMIT_S, ANSWER_LIMIT_S = 180, 30
 # Not counted, at the beginning of a set: the GPU was idle.
 WARM_S = 0.1
 NO_WORKLOAD = 3
+# So long a recorder may go on resolving stacks; one that was is enough.
+RESOLVE_S = 8
 
 
 class Missing(Exception):
@@ -32,7 +34,7 @@ class Worker:
     """A program that takes orders, `way` says how it runs."""
 
     def __init__(self, way, scratch):
-        self.way, self.kept = way, b""
+        self.way, self.kept, self.dismissed = way, b"", None
         self.errors = tempfile.TemporaryFile(dir=scratch)
         self.process = subprocess.Popen(
             way.command,
@@ -73,6 +75,7 @@ class Worker:
 
     def dismiss(self):
         """The end of stdin ends it."""
+        self.dismissed = self.dismissed or time.monotonic()
         try:
             self.process.stdin.close()
         except BrokenPipeError:
@@ -82,14 +85,23 @@ class Worker:
         """Waits so long for the end, then brings it about; gives the exit status."""
         self.dismiss()
         if self.process.returncode is None:
-            until = time.monotonic() + limit
-            # Not reaped yet: its number stands for its group until the signal is sent.
-            while not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) and time.monotonic() < until:
-                time.sleep(0.01)
+            # Not reaped before the last line: until then the number is its own and its group's.
+            if not self.has_ended(min(limit, self.dismissed + RESOLVE_S - time.monotonic())) and self.way.state == "stacks":
+                os.kill(self.process.pid, signal.SIGINT)
+            self.has_ended(limit)
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process.stdout.close()
         return self.process.returncode
+
+    def has_ended(self, limit):
+        """Within so many seconds."""
+        until = time.monotonic() + limit
+        while not (ended := os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)):
+            if time.monotonic() >= until:
+                break
+            time.sleep(0.01)
+        return bool(ended)
 
     def close(self):
         self.end(0)
