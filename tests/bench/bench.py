@@ -142,7 +142,7 @@ def measure_all(options):
         runners = {group: runner_of(group, of, states, options, simulated) for group, of in rows.items()}
         if simulated:
             print("simulated driver: not a measurement of a GPU", flush=True)
-            states.visit_s, states.settle_s = 0.5, 1
+            states.visit_s, states.settle_s = 1, 1
         output = Output(options.output, host)
         # There it is tried, no more.
         run_rounds(runners, options.rounds or (3 if simulated else 40), options.limit, Missing, output.write)
