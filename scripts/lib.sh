@@ -168,6 +168,27 @@ build_release() { # [OPTION OF cargo...]
 	ln -sfn libparcagpu.so "$target/release/libparcagpucupti.so"
 }
 
+# ---- CUDA ----
+
+# Sets `nvcc`, and `nvcc_flags` that it needs: that of NVCC, of PATH, of /usr/local/cuda, else the one that PyPI
+# carries, under target/ and nowhere else.
+# shellcheck disable=SC2034 # for who sources this
+nvcc='' nvcc_flags=()
+find_nvcc() {
+	local candidate
+	command -v g++ >/dev/null || need g++
+	for candidate in "${NVCC:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+		if [ -x "$candidate" ]; then
+			nvcc=$candidate
+			return
+		fi
+	done
+	need pip
+	nvcc=$("$root/scripts/fetch-cuda-compilers" nvcc) || die -2 "nvcc cannot be had from PyPI; install a CUDA toolkit, or set NVCC"
+	local toolkit=${nvcc%/bin/nvcc}
+	nvcc_flags=(-I "$toolkit/include" -L "$toolkit/lib")
+}
+
 # ---- rights ----
 
 # has_right N: whether this process has the capability of that number in linux/capability.h.

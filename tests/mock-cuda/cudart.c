@@ -2,17 +2,9 @@
  * The few functions of libcudart that tests need, on the simulated driver: what the driver does not
  * export itself goes through its mockrt_* functions, which make the runtime's callbacks.
  */
-#include <dlfcn.h>
-#include <stddef.h>
+#include "cudart.h"
 
-struct dim3 {
-	unsigned x, y, z;
-};
-
-static void *find(const char *name)
-{
-	return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
-}
+#define find cudart_find
 
 int cudaLibraryLoadData(void **library, const void *code, int *jit_options, void **jit_values, unsigned jit_count,
 	int *options, void **values, unsigned count)
@@ -30,7 +22,10 @@ int cudaLibraryGetKernel(void **kernel, void *library, const char *name)
 int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **args, size_t shared, void *stream)
 {
 	int (*launch)(const void *, const unsigned *, const unsigned *, unsigned, void *, void **) = find("mockrt_launch");
-	return launch(function, &grid.x, &block.x, (unsigned)shared, stream, args);
+	void *kernel;
+	int code = cudart_kernel(&kernel, function);
+
+	return code ? code : launch(kernel, &grid.x, &block.x, (unsigned)shared, stream, args);
 }
 
 int cudaGraphLaunch(void *exec, void *stream)

@@ -42,7 +42,7 @@ fn simulated() -> tempfile::TempDir {
     let runtime = Command::new("gcc")
         .args(["-shared", "-fPIC", "-Wl,-soname,libcudart.so.13", "-o"])
         .arg(folder.path().join("libcudart.so.13"))
-        .arg(root().join("tests/mock-cuda/cudart.c"))
+        .args(["cudart.c", "cudart_nvcc.c"].map(|file| root().join("tests/mock-cuda").join(file)))
         .arg("-ldl")
         .status()
         .expect("gcc runs");

@@ -1,14 +1,15 @@
 //! A recording of a program on the simulated driver: what it did is in the file, under the code that did it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use parcagpu_tests::artefacts;
-use parcagpu_tests::lab::Lab;
-use parcagpu_tests::need;
+use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::program::Program;
 use parcagpu_tests::trace::number;
+use parcagpu_tests::{artefacts, compilers, need};
 use serde_json::Value;
 
 const SHORT: Duration = Duration::from_secs(20);
@@ -129,4 +130,87 @@ fn graphs_and_samples() {
         (1, 10)
     );
     assert_eq!(about["whole"], false);
+}
+
+/// A recording at the library's default limits says in every output what share was sampled.
+#[test]
+fn a_sample_is_called_one_in_every_output() {
+    if !need::bpf("a_sample_is_called_one_in_every_output") {
+        return;
+    }
+    let lab = Lab::new();
+    let file = lab.file("default.pgpu");
+    let words = format!(
+        "record --lib {} --seconds 4 -o {} --format text,html,perfetto,pprof,folded,flamegraph,jsonl",
+        lab.library().display(),
+        file.display()
+    );
+    let mut recorder = lab.parcagpu(&words).start();
+    recorder.wait_stderr("attached to");
+    lab.program(Mode::Preload, artefacts::demo())
+        .without("PARCAGPU_RATE_LIMIT")
+        .without("PARCAGPU_GRAPH_RATE_LIMIT")
+        .words("--threads 2 --launches 400 --rate 400 --hold 0.5")
+        .run(SHORT)
+        .ok();
+    recorder.wait(SHORT).ok();
+    let about = &read(&lab, &file)["recording"][0];
+    let sampled = number(about, "launches_sampled");
+    // For a second, 100 a second and thread, and one at once.
+    assert!((150..=260).contains(&sampled), "{about}");
+    assert_eq!(number(about, "launches_seen"), 800);
+    let share = format!("sampled: {sampled} of 800 launches (");
+    for ending in ["txt", "html", "pftrace", "folded", "svg", "jsonl", "pb.gz"] {
+        let made = fs::read(file.with_extension(ending)).expect("it was made");
+        let made = match ending {
+            "pb.gz" => unpacked(&made),
+            _ => made,
+        };
+        let told = String::from_utf8_lossy(&made);
+        assert!(told.contains(&share), "{ending} does not say {share}");
+    }
+}
+
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    flate2::read::GzDecoder::new(bytes)
+        .read_to_end(&mut out)
+        .expect("gzip");
+    out
+}
+
+/// What the README's quick start promises: the slowest kernel, and the line that waits most.
+#[test]
+fn the_slowest_kernel_and_its_line_are_found() {
+    const TEST: &str = "the_slowest_kernel_and_its_line_are_found";
+    if !need::bpf(TEST) || compilers::get(TEST).is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let script = artefacts::root().join("scripts/demo");
+    let ended = Program::new(script, lab.path())
+        .words("--lines")
+        .run(Duration::from_secs(300))
+        .ok();
+    let told = ended.stdout;
+    if !ended.stderr.contains("simulated driver") {
+        return assert!(told.contains("Where warps wait"), "{told}");
+    }
+    let after = |head: &str| {
+        let mut lines = told.lines().skip_while(|line| !line.starts_with(head));
+        lines.nth(2).unwrap_or_default().to_owned()
+    };
+    let kernel = after("Kernels by GPU time");
+    assert!(
+        kernel.contains("83.3 %") && kernel.ends_with("gather(float const*, int const*, float*)"),
+        "{told}"
+    );
+    let line = after("Where warps wait");
+    let (_, place) = line.split_once("docs/slow.cu:").expect(&told);
+    let (number, reasons) = place.split_once(": ").expect(&told);
+    let source = fs::read_to_string(artefacts::root().join("docs/slow.cu")).expect("readable");
+    let number: usize = number.parse().expect("a number");
+    let text = source.lines().nth(number - 1).expect("a line of it");
+    assert_eq!(text.trim(), "sum += in[i];");
+    assert!(reasons.starts_with("long_scoreboard 50.0 %"), "{told}");
 }

@@ -15,6 +15,9 @@ pub const UNKNOWN: &str = "(unknown)";
 /// Frame above kernels whose launch or stack is not known.
 pub const NO_STACK: &str = "(stack not known)";
 
+/// What the compiler calls the host's side of a kernel.
+const STUB: &str = "__device_stub__";
+
 /// Frames named by [`View::callers`].
 const CALLERS_MAX: usize = 3;
 
@@ -172,7 +175,14 @@ impl<'a> View<'a> {
         let at = |wanted: &dyn Fn(&Frame) -> bool| self.stack(stack).position(wanted);
         at(&|f| self.is_python(f) && !self.is_installed(f))
             .or_else(|| at(&|f| self.is_python(f)))
-            .or_else(|| at(&|f| !self.is_cuda(f)))
+            .or_else(|| {
+                let depth = at(&|f| !self.is_cuda(f))?;
+                // The compiler gives a kernel a function of its name, which calls the stub.
+                let below = depth.checked_sub(1).and_then(|d| self.stack(stack).nth(d));
+                let stub = below.is_some_and(|f| self.name(f.function).starts_with(STUB));
+                let deeper = stub && self.stack(stack).nth(depth + 1).is_some();
+                Some(depth + usize::from(deeper))
+            })
             .unwrap_or(0)
     }
 
@@ -194,9 +204,15 @@ impl<'a> View<'a> {
             .iter()
             .any(|lib| module.starts_with(lib))
             // The runtime linked statically, whose internal functions have names without meaning.
-            || ["__device_stub__", "cudaLaunch", "cudaGraphLaunch", "libcudart_static_"]
-                .iter()
-                .any(|start| function.starts_with(start))
+            || [
+                STUB,
+                "cudaLaunch",
+                "__cudaLaunch",
+                "cudaGraphLaunch",
+                "libcudart_static_",
+            ]
+            .iter()
+            .any(|start| function.starts_with(start))
     }
 
     /// How long it took.
@@ -307,6 +323,8 @@ mod tests {
             "step",
             "/home/me/train.py",
             "<module>",
+            "__device_stub__Z1kv()",
+            "k()",
         ];
         let frame = |function, module, file, line| Frame {
             function,
@@ -324,6 +342,8 @@ mod tests {
                 frame(8, 0, 9, 12),
                 frame(10, 0, 11, 3),
                 frame(12, 0, 11, 0),
+                frame(13, 5, 0, 0),
+                frame(14, 5, 0, 0),
             ],
             stacks: vec![
                 vec![],
@@ -331,6 +351,8 @@ mod tests {
                 vec![0, 4, 1, 5, 2, 6, 3],
                 vec![0, 4, 3],
                 vec![0],
+                vec![0, 7, 8, 2],
+                vec![0, 7, 8],
             ],
             ..Recording::default()
         };
@@ -341,6 +363,8 @@ mod tests {
         assert_eq!(callers(2), "step (train.py:3) < <module> (train.py)");
         assert_eq!(callers(3), "forward (t.py:12)");
         assert_eq!(callers(4), "cudaLaunchKernel");
+        assert_eq!(callers(5), "main (app.c:30)");
+        assert_eq!(callers(6), "k()");
     }
 
     #[test]

@@ -24,7 +24,7 @@
 //! | `MOCK_CUPTI_PC` | unset | PC sampling, by commas, see below |
 //!
 //! `MOCK_CUPTI_PC`: `per-ms:N` (100) samples of a kernel that runs 1 ms, at a period of 2^20 cycles;
-//! `pcs:N` (8) places in a kernel's code; `window-us:N` (100) how long calls still get into a context
+//! `pcs:N` (8) places in a kernel's code, the first of which comes most, or the one after `hot:N` (0) others; `window-us:N` (100) how long calls still get into a context
 //! that start, stop or disable take; `hang`: what never returns on hardware does not, instead of
 //! aborting; `no-period`, `no-buffer`: setting it is refused; `mute-period`: a period that was set
 //! silences sampling; `full:N`: the first N calls of `GetData` find the hardware buffer full;

@@ -162,6 +162,7 @@ impl Function {
             let slot = turn * step % round;
             let reason = MIX[(slot % MIX.len() as u64) as usize];
             let place = place_of(slot / MIX.len() as u64, places);
+            let place = (place + pc_script::get().hot) % places;
             let offset = place * self.instructions / places * INSTRUCTION_BYTES;
             let at = REASONS.iter().position(|other| *other == reason);
             let at = at.expect("the mix is of these reasons");

@@ -11,6 +11,8 @@ pub struct PcScript {
     pub per_ms: u64,
     /// Places in a kernel's code that samples are at.
     pub pcs: u64,
+    /// That of them which comes most.
+    pub hot: u64,
     /// A call that never returns on hardware aborts the process; otherwise it does not return.
     pub abort: bool,
     /// How long calls still get into a context that is being taken, ns.
@@ -36,6 +38,7 @@ pub struct PcScript {
 const DEFAULTS: PcScript = PcScript {
     per_ms: 100,
     pcs: 8,
+    hot: 0,
     abort: true,
     window_ns: 100_000,
     no_period: false,
@@ -65,6 +68,7 @@ fn parse(value: &str) -> Option<PcScript> {
         match what {
             "per-ms" => script.per_ms = count()?.max(1),
             "pcs" => script.pcs = count()?.max(1),
+            "hot" => script.hot = count()?,
             "hang" => script.abort = false,
             "window-us" => script.window_ns = count()? * 1000,
             "no-period" => script.no_period = true,
