@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::fatbin;
 use super::image::{self, Bad, Kind};
@@ -12,11 +13,35 @@ pub use super::registry::Leaving;
 use crate::cupti::sys::ModuleResourceData;
 use crate::{errors, session};
 
-/// CUPTI tells of a module that is loaded, or that was before we came.
-pub fn on_cupti_load(data: &ModuleResourceData) {
+/// Modules that CUPTI told of lately, by the last bits of their ids; each id plus one, 0 is none. CUPTI may tell
+/// at every launch, on every thread, and the registry has a lock.
+static TOLD: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+/// Modules found that were loaded before the subscription.
+static EARLIER: AtomicU64 = AtomicU64::new(0);
+
+fn told(id: u32) -> &'static AtomicU32 {
+    &TOLD[id as usize % TOLD.len()]
+}
+
+/// How many modules CUPTI told of, ever, that were loaded before it was asked.
+pub fn earlier_found() -> u64 {
+    EARLIER.load(Ordering::Relaxed)
+}
+
+/// CUPTI tells of a module that was loaded before we came, at every launch from it.
+pub fn on_cupti_profiled(data: &ModuleResourceData) {
+    let id = data.module_id;
+    if told(id).load(Ordering::Relaxed) != id.wrapping_add(1) && on_cupti_load(data) {
+        EARLIER.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// CUPTI tells of a module that is loaded; whether it is a new one.
+pub fn on_cupti_load(data: &ModuleResourceData) -> bool {
     let module = Module::Cupti(data.module_id);
+    told(data.module_id).store(data.module_id.wrapping_add(1), Ordering::Relaxed);
     if registry::is_known(module) {
-        return;
+        return false;
     }
     let source = At(data.cubin as u64);
     let len = match data.cubin.is_null() {
@@ -29,11 +54,21 @@ pub fn on_cupti_load(data: &ModuleResourceData) {
     };
     let outcome = len.and_then(|len| registry::load(module, &source, 0, len));
     tell(module, outcome);
+    true
 }
 
 /// CUPTI tells that a module goes.
 pub fn on_cupti_unload(data: &ModuleResourceData) {
+    told(data.module_id).store(0, Ordering::Relaxed);
     registry::unload(Module::Cupti(data.module_id));
+}
+
+/// CUPTI tells us of no unloads any more, and nobody listens: its modules are forgotten.
+pub fn forget_cupti() {
+    for id in &TOLD {
+        id.store(0, Ordering::Relaxed);
+    }
+    registry::forget_cupti();
 }
 
 /// The driver accepted an image in memory.

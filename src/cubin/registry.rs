@@ -45,6 +45,8 @@ struct Loaded {
 }
 
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+/// Code was met that is not here.
+static MISSED: AtomicBool = AtomicBool::new(false);
 static CAP_TOLD: AtomicBool = AtomicBool::new(false);
 
 fn lock() -> MutexGuard<'static, Option<Loaded>> {
@@ -56,6 +58,24 @@ pub fn is_known(module: Module) -> bool {
     lock()
         .as_ref()
         .is_some_and(|loaded| loaded.modules.contains_key(&module))
+}
+
+/// Takes note if code with one of these checksums is not here.
+pub fn look_for(crcs: impl Iterator<Item = u64>) {
+    let guard = lock();
+    let known = |crc: u64| {
+        guard.as_ref().is_some_and(|loaded| {
+            u32::try_from(crc).is_ok_and(|crc| loaded.cubins.contains_key(&crc))
+        })
+    };
+    if !crcs.into_iter().all(known) {
+        MISSED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether code was missed since this was last asked.
+pub fn take_missed() -> bool {
+    MISSED.swap(false, Ordering::Relaxed)
 }
 
 /// Whether hooks told of modules whose unloading they have to see.
@@ -206,7 +226,7 @@ pub fn withdrawn(leaving: Leaving, gone: bool) {
     }
 }
 
-/// CUPTI tells us of no unloads any more, and nobody listens: its modules are forgotten.
+/// Forgets the modules that CUPTI told of.
 pub fn forget_cupti() {
     let modules: Vec<Module> = lock().as_ref().map_or_else(Vec::new, |loaded| {
         let modules = loaded.modules.keys().copied();

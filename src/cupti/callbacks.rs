@@ -211,7 +211,10 @@ fn on_resource(session: &Session, cbid: u32, data: &ResourceData) {
         unsafe { &*data.resource_descriptor.cast::<ModuleResourceData>() }
     };
     match cbid {
-        resource::MODULE_LOADED | resource::MODULE_PROFILED => modules::on_cupti_load(module()),
+        resource::MODULE_LOADED => {
+            modules::on_cupti_load(module());
+        }
+        resource::MODULE_PROFILED => modules::on_cupti_profiled(module()),
         resource::MODULE_UNLOAD_STARTING => modules::on_cupti_unload(module()),
         _ => {}
     }

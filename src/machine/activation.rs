@@ -8,7 +8,7 @@ use super::{
     DEVICE_BUFFERS, DRAIN_MAX, FLUSH_PERIOD, Machine, Phase, ROTATE_PERIOD, Subscription, report,
 };
 use crate::config::Config;
-use crate::cubin::registry;
+use crate::cubin::modules;
 use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::{
@@ -141,7 +141,7 @@ impl Machine {
             handle,
             shared,
             callbacks: on,
-            modules: false,
+            modules: None,
             keep_on,
             silence: Silence::new(now),
         })
@@ -176,9 +176,9 @@ impl Machine {
         if let Some(pc) = &session.pc {
             pc.rest();
         }
-        if subscription.modules && !probes::cubin_loaded::enabled() {
+        if subscription.modules.is_some() && !probes::cubin_loaded::enabled() {
             // What is unloaded from now on nobody tells us; what stays is told anew to the next subscription.
-            registry::forget_cupti();
+            modules::forget_cupti();
         }
         status::set_state(State::Dormant, "the last consumer left");
         session.activity_failed.store(false, Ordering::Relaxed);

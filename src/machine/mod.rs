@@ -5,9 +5,11 @@
 //! calls [`Machine::step_aside`].
 //!
 //! Here is what it is and one look at it; `activation` has the way into and out of a subscription,
-//! `yielding` making room for another user of CUPTI, `house` what is due from time to time.
+//! `yielding` making room for another user of CUPTI, `house` what is due from time to time, `cubins` where
+//! machine code comes from.
 
 mod activation;
+mod cubins;
 mod house;
 mod yielding;
 
@@ -16,20 +18,18 @@ use std::time::Duration;
 
 use parcagpu_abi::status::State;
 
-use crate::cubin::registry;
 use crate::cupti::api::CuptiError;
 use crate::cupti::callbacks;
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::{
-    ACTIVITY_FLUSH_FORCED, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, DOMAIN_RESOURCE, Domain,
-    SubscriberHandle,
+    ACTIVITY_FLUSH_FORCED, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, Domain, SubscriberHandle,
 };
 use crate::hooks::holder;
 use crate::metadata::Metadata;
 use crate::policy::KeepOn;
 use crate::session::Session;
 use crate::silence::Silence;
-use crate::{clock, errors, hooks, pc, probes, status};
+use crate::{clock, errors, pc, probes, status};
 
 const SECOND: u64 = 1_000_000_000;
 /// A semaphore rises some time before the consumer's program is in place, and a consumer attaches to one probe
@@ -57,7 +57,7 @@ struct Subscription {
     shared: bool,
     callbacks: Vec<(Domain, u32)>,
     /// CUPTI's module events are on.
-    modules: bool,
+    modules: Option<cubins::Earlier>,
     keep_on: KeepOn,
     silence: Silence,
 }
@@ -179,7 +179,8 @@ impl Machine {
             }
             // A consumer of cubins keeps module events coming.
             Phase::Active(subscription)
-                if !(wanted || subscription.modules && probes::cubin_loaded::enabled()) =>
+                if !(wanted
+                    || subscription.modules.is_some() && probes::cubin_loaded::enabled()) =>
             {
                 self.deactivate(subscription, now)
             }
@@ -198,32 +199,9 @@ impl Machine {
         };
         self.drain(now);
         self.take_buffers_over();
-        self.look_at_cubins();
+        self.look_at_cubins(now);
         self.look_at_pcs(now);
         self.metadata.look(now);
-    }
-
-    /// A consumer of cubins gets them from CUPTI while we have it to ourselves, else from the images that
-    /// hooks see.
-    fn look_at_cubins(&mut self) {
-        let wanted = probes::cubin_loaded::enabled() || probes::cubin_unloaded::enabled();
-        if let (Phase::Active(subscription), Some(api), true) =
-            (&mut self.phase, self.session.api(), wanted)
-            && !subscription.shared
-            && !subscription.modules
-        {
-            subscription.modules = true;
-            for cbid in callbacks::MODULES {
-                match api.enable_callback(subscription.handle, DOMAIN_RESOURCE, cbid, true) {
-                    Ok(()) => subscription.callbacks.push((DOMAIN_RESOURCE, cbid)),
-                    Err(error) => report("cubin", error),
-                }
-            }
-        }
-        let from_cupti = matches!(&self.phase, Phase::Active(subscription) if subscription.modules);
-        let from_images = wanted && !from_cupti;
-        hooks::want(hooks::IMAGES, from_images);
-        hooks::want(hooks::UNLOADS, from_images || registry::has_handles());
     }
 
     /// PCs are sampled while CUPTI is ours alone.

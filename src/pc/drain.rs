@@ -9,6 +9,7 @@ use parcagpu_abi::status::Counter;
 
 use super::api::Functions;
 use super::sys::Data;
+use crate::cubin::registry;
 use crate::cupti::api::CuptiError;
 use crate::cupti::sys::CUcontext;
 use crate::probes::{self, touch};
@@ -241,6 +242,9 @@ fn settle(records: &mut Records, known: u32, deliver: bool, brought: &mut Brough
     brought.samples += samples;
     if deliver {
         let pairs = records.tidy(known);
+        if probes::cubin_loaded::enabled() {
+            registry::look_for(records.pcs[..records.len()].iter().map(|pc| pc.cubin_crc));
+        }
         records.fire();
         brought.pairs += pairs;
         block.add(Counter::PcSamples, samples);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use parcagpu_abi::status::Counter;
 use parcagpu_tests::lab::Lab;
 use parcagpu_tests::trace::{Events, Trace, number};
-use parcagpu_tests::{artefacts, block, compilers, need};
-use pc_common::{SHORT, Sample, by_kernel, cubins, program, refusals, sound, two_kernels};
+use parcagpu_tests::{artefacts, block, compilers, mock_log, need};
+use pc_common::{SHORT, Sample, by_kernel, cubins, program, refusals, samples, sound, two_kernels};
 
 fn rest(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
@@ -168,6 +168,53 @@ fn contexts_come_and_go() {
     }
 }
 
+/// Code that was loaded before the consumer came and runs much later is told soon after its first samples; CUPTI,
+/// which tells of such code at every launch, is not asked all the time.
+#[test]
+fn code_from_before_that_runs_late() {
+    if !need::bpf("code_from_before_that_runs_late") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let modules: String = (0..5).map(|i| format!("module {i} keep {i} ")).collect();
+    let runs: String = (0..5)
+        .map(|i| {
+            let launches = format!("launch sampled_{i} 50 sleep 100 ");
+            format!("use {i} {}", launches.repeat(if i == 0 { 36 } else { 6 }))
+        })
+        .collect();
+    let words = format!("init context {modules} gate {runs} sync");
+    let mut host = program(&lab, &words).env("MOCK_LOG", &log).start();
+    host.wait_gate(1);
+    let trace = Trace::attach(&lab, &[host.pid()]);
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    let events = trace.end();
+    assert_eq!(refusals(&events), []);
+    let told: BTreeMap<u64, u64> = events
+        .of("cubin_loaded")
+        .map(|event| (number(event, "cubin_crc"), number(event, "time_ns")))
+        .collect();
+    assert_eq!(told.len(), 5);
+    let mut first = BTreeMap::new();
+    for sample in samples(&events) {
+        first.entry(sample.crc).or_insert(sample.time);
+    }
+    assert!(first.keys().eq(told.keys()), "{first:?} {told:?}");
+    for (crc, time) in first {
+        assert!(told[&crc] < time + 350_000_000, "{time} {told:?}");
+    }
+    let profiled = mock_log::read(&log);
+    let switched: Vec<bool> = profiled
+        .iter()
+        .filter(|c| c.name == "cuptiEnableCallback" && c.arguments.ends_with(" 3 8"))
+        .map(|c| c.arguments.starts_with('1'))
+        .collect();
+    assert!(switched.starts_with(&[true, false]), "{switched:?}");
+    assert!(switched.len() >= 4 && switched.len() <= 16, "{switched:?}");
+}
+
 /// A module's samples are told before it is unloaded.
 #[test]
 fn modules_come_and_go() {
@@ -242,7 +289,7 @@ fn nobody_asks() {
         }
     };
     let calls = || {
-        let calls = parcagpu_tests::mock_log::read(&log);
+        let calls = mock_log::read(&log);
         calls
             .iter()
             .filter(|call| call.name.starts_with("cuptiPCSampling"))
@@ -286,7 +333,7 @@ fn control(case: &mut Controlled) {
     host.signal(libc::SIGKILL);
     host.wait(SHORT);
     assert_eq!(refusals(&events), []);
-    let samples = pc_common::samples(&events);
+    let samples = samples(&events);
     let end = samples.last().expect("samples").time;
     let from = end.saturating_sub((CONTROLLED - SETTLED) * 1_000_000_000);
     let settled = samples.iter().filter(|s| s.time > from);

@@ -4,6 +4,7 @@
  *   init | context | destroy          contexts: a new one becomes current; destroy the current one
  *   module SERIAL | cubin FILE        a module with the kernels sampled_SERIAL and other_SERIAL; machine code
  *   unload                            the last one
+ *   keep N | use N                    remember the last module; go back to it
  *   launch NAME N | sync | sleep MS | gate
  *   memory N                          N times: allocate, free
  *   thread W.. end | join
@@ -34,7 +35,7 @@ typedef void *handle;
 #define DECLARE(name, args) static int(*name) args;
 FUNCTIONS(DECLARE)
 
-static handle context, module;
+static handle context, module, kept[8];
 
 struct words {
 	char **word;
@@ -132,6 +133,10 @@ static void run(struct words w)
 			load(next(&w));
 		else if (!strcmp(word, "cubin"))
 			check("cuModuleLoad", cuModuleLoad(&module, next(&w)));
+		else if (!strcmp(word, "keep"))
+			kept[atol(next(&w)) % 8] = module;
+		else if (!strcmp(word, "use"))
+			module = kept[atol(next(&w)) % 8];
 		else if (!strcmp(word, "unload"))
 			check("cuModuleUnload", cuModuleUnload(module));
 		else if (!strcmp(word, "launch")) {

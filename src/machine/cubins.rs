@@ -1,0 +1,177 @@
+//! Where machine code comes from: CUPTI while it is ours alone, else the images that hooks see.
+
+use super::{Machine, Phase, SECOND, report};
+use crate::cubin::{modules, registry};
+use crate::cupti::callbacks;
+use crate::cupti::sys::{DOMAIN_RESOURCE, resource_cbid};
+use crate::{hooks, probes};
+
+/// How long CUPTI is asked at first.
+const FIRST: u64 = 2 * SECOND;
+/// Shortest and longest pause after that, and how long it is asked then; at the next look it ends.
+const PAUSE: (u64, u64) = (SECOND, 60 * SECOND);
+const AGAIN: u64 = SECOND / 20;
+/// How long it is asked when a sample came of code that nobody knows, and the pause after it was asked in vain.
+const MISSED: u64 = SECOND / 2;
+const MISSED_PAUSE: u64 = 5 * SECOND;
+
+/// When CUPTI is asked for modules that were loaded before the subscription.
+///
+/// It tells of one at every launch from it, not once, which makes each launch dearer. So it is asked for a
+/// while when a consumer of code comes, and then now and then, ever more rarely while nothing new is found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Earlier {
+    on: bool,
+    /// Of the present state.
+    until: u64,
+    pause: u64,
+    /// Modules that had been found when it was last switched.
+    found: u64,
+    /// From when on missing code is a reason.
+    missed: u64,
+}
+
+impl Earlier {
+    /// It is on from now on.
+    pub(super) fn begin(now: u64) -> Self {
+        Self {
+            on: true,
+            until: now + FIRST,
+            pause: PAUSE.0,
+            found: modules::earlier_found(),
+            missed: 0,
+        }
+    }
+
+    /// What to switch it to, if it is to be switched. `found`: modules that it has told of, ever; `missed`: code
+    /// is missing.
+    fn look(&mut self, now: u64, found: u64, missed: bool) -> Option<bool> {
+        if missed && !self.on && now >= self.missed {
+            self.missed = now + MISSED + MISSED_PAUSE;
+            return Some(self.switch(true, now + MISSED));
+        }
+        if now < self.until {
+            return None;
+        }
+        if !self.on {
+            return Some(self.switch(true, now + AGAIN));
+        }
+        if found == self.found {
+            self.pause = (self.pause * 2).min(PAUSE.1);
+        } else {
+            (self.pause, self.missed) = (PAUSE.0, now);
+        }
+        self.found = found;
+        Some(self.switch(false, now + self.pause))
+    }
+
+    fn switch(&mut self, on: bool, until: u64) -> bool {
+        (self.on, self.until) = (on, until);
+        on
+    }
+}
+
+impl Machine {
+    /// A consumer of cubins gets them from CUPTI while we have it to ourselves, else from the images that
+    /// hooks see.
+    pub(super) fn look_at_cubins(&mut self, now: u64) {
+        let wanted = probes::cubin_loaded::enabled() || probes::cubin_unloaded::enabled();
+        if let (Phase::Active(subscription), Some(api), true) =
+            (&mut self.phase, self.session.api(), wanted)
+            && !subscription.shared
+        {
+            let handle = subscription.handle;
+            let enable = |cbid, on| {
+                let enabled = api.enable_callback(handle, DOMAIN_RESOURCE, cbid, on);
+                enabled.inspect_err(|error| report("cubin", *error)).is_ok()
+            };
+            match &mut subscription.modules {
+                None => {
+                    subscription.modules = Some(Earlier::begin(now));
+                    for cbid in callbacks::MODULES {
+                        if enable(cbid, true) {
+                            subscription.callbacks.push((DOMAIN_RESOURCE, cbid));
+                        }
+                    }
+                }
+                Some(earlier) => {
+                    let missed = registry::take_missed();
+                    if let Some(on) = earlier.look(now, modules::earlier_found(), missed) {
+                        enable(resource_cbid::MODULE_PROFILED, on);
+                    }
+                }
+            }
+        }
+        let from_cupti =
+            matches!(&self.phase, Phase::Active(subscription) if subscription.modules.is_some());
+        let from_images = wanted && !from_cupti;
+        hooks::want(hooks::IMAGES, from_images);
+        hooks::want(hooks::UNLOADS, from_images || registry::has_handles());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Earlier, FIRST, MISSED, MISSED_PAUSE, PAUSE, SECOND};
+
+    /// When it was switched, as ns and state, looking ten times a second.
+    fn switches(
+        seconds: u64,
+        found: impl Fn(u64) -> u64,
+        missed: impl Fn(u64) -> bool,
+    ) -> Vec<(u64, bool)> {
+        let mut earlier = Earlier {
+            on: true,
+            until: FIRST,
+            pause: PAUSE.0,
+            found: 0,
+            missed: 0,
+        };
+        let looks = (1..seconds * 10).map(|look| look * SECOND / 10);
+        looks
+            .filter_map(|now| Some((now, earlier.look(now, found(now), missed(now))?)))
+            .collect()
+    }
+
+    #[test]
+    fn ever_more_rarely_while_nothing_is_found() {
+        let switches = switches(600, |_| 7, |_| false);
+        assert_eq!(
+            switches[..3],
+            [
+                (FIRST, false),
+                (FIRST + SECOND, true),
+                (FIRST + SECOND + SECOND / 10, false)
+            ]
+        );
+        let off: u64 = switches
+            .chunks_exact(2)
+            .map(|pair| pair[1].0 - pair[0].0)
+            .sum();
+        assert!(
+            off > 530 * SECOND,
+            "off for {off} of 600 s, the last pause left out"
+        );
+        let pauses = switches.chunks_exact(2).map(|pair| pair[1].0 - pair[0].0);
+        assert!(pauses.clone().is_sorted() && pauses.max() == Some(PAUSE.1));
+    }
+
+    #[test]
+    fn as_often_as_at_first_once_something_is_found() {
+        let switches = switches(400, |now| u64::from(now > 300 * SECOND), |_| false);
+        let after = switches.iter().filter(|switch| switch.0 > 300 * SECOND);
+        let after: Vec<_> = after.collect();
+        let found = after.iter().position(|switch| !switch.1).expect("an end");
+        assert_eq!(after[found + 1].0 - after[found].0, PAUSE.0);
+    }
+
+    #[test]
+    fn at_once_when_code_is_missing_but_not_all_the_time() {
+        let switches = switches(600, |_| 0, |now| now > 500 * SECOND);
+        let after: Vec<_> = switches.iter().filter(|s| s.0 > 500 * SECOND).collect();
+        assert_eq!(*after[0], (500 * SECOND + SECOND / 10, true));
+        assert_eq!(*after[1], (after[0].0 + MISSED, false));
+        let on = after.iter().filter(|switch| switch.1).count() as u64;
+        assert!(on <= 100 * SECOND / MISSED_PAUSE + 2, "{on}");
+    }
+}
