@@ -5,10 +5,12 @@ mod pc_common;
 use std::time::Duration;
 
 use parcagpu_abi::status::Counter;
-use parcagpu_tests::lab::Lab;
+use parcagpu_tests::lab::{Lab, Mode};
+use parcagpu_tests::mock_log::{self, count};
+use parcagpu_tests::program::{Ended, Running};
 use parcagpu_tests::trace::{Events, Trace};
-use parcagpu_tests::{artefacts, block, need};
-use pc_common::{SHORT, refusals, sound, two_kernels};
+use parcagpu_tests::{artefacts, block, need, together};
+use pc_common::{SHORT, program_in, refusals, sound, two_kernels};
 
 /// A fault, and what becomes of it.
 struct Case {
@@ -188,4 +190,67 @@ fn each_names_its_cure() {
             .collect()
     });
     assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// What is refused with 35 ends nothing (B32): whichever call it is, two contexts with 50 launches each have all
+/// their records, no sample is told, the refusal is told once, and each context was tried once.
+#[test]
+fn refused_at_any_call() {
+    if !need::bpf("refused_at_any_call") {
+        return;
+    }
+    const ENABLE: &str = "cuptiPCSamplingEnable";
+    const CONFIGURE: &str = "cuptiPCSamplingSetConfigurationAttribute";
+    let cases: [(&str, i64); 7] = [
+        (ENABLE, 35),
+        (CONFIGURE, 35),
+        ("cuptiPCSamplingGetNumStallReasons", 35),
+        ("cuptiPCSamplingGetStallReasons", 35),
+        // Not supported; a virtual GPU.
+        (CONFIGURE, 27),
+        (ENABLE, 33),
+        (ENABLE, 40),
+    ];
+    // The second context's launches come when a consumer has long been told about the first one's refusal.
+    let words = "init context module 0 launch sampled_0 50 sync sleep 400 \
+                 context module 1 launch sampled_1 50 sync sleep 1200";
+    together::at_once(cases, |(function, code)| {
+        let lab = Lab::new();
+        let log = lab.file("calls");
+        let start = |mode| -> Running {
+            program_in(&lab, mode, words)
+                .env("MOCK_FAIL", format!("{function}={code}"))
+                .env("MOCK_LOG", &log)
+                .env("PARCAGPU_RATE_LIMIT", "1e9")
+                .start()
+        };
+        let told = |ended: Ended| (ended.code(), ended.stdout, ended.stderr);
+        let bare = told(start(Mode::Bare).wait(SHORT));
+        std::fs::remove_file(&log).expect("the bare run wrote it");
+        let trace = pc_common::attach(&lab);
+        let with = told(start(Mode::Preload).wait(SHORT));
+        let events = trace.end();
+        let what = format!("{function}={code}");
+        assert_eq!(bare, with, "{what}");
+        assert_eq!(
+            (events.launches().len(), events.records().len()),
+            (100, 100),
+            "{what}"
+        );
+        assert_eq!(events.of("pc_sample_batch").count(), 0, "{what}");
+        let errors = events.errors();
+        assert_eq!(errors.len(), 1, "{what}: {errors:?}");
+        assert_eq!(
+            (errors[0].0, errors[0].1.as_str()),
+            (code, "pc sampling"),
+            "{what}: {errors:?}"
+        );
+        let calls = mock_log::read(&log);
+        assert_eq!(
+            (count(&calls, ENABLE), count(&calls, function)),
+            (2, 2),
+            "{what}: two contexts"
+        );
+        assert_eq!(count(&calls, "cuptiPCSamplingGetData"), 0, "{what}");
+    });
 }

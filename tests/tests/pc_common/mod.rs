@@ -42,11 +42,16 @@ pub fn two_kernels(lab: &Lab, words: &str) -> Program {
 
 /// `hosts/pc/program.c` with words.
 pub fn program(lab: &Lab, words: &str) -> Program {
+    program_in(lab, Mode::Preload, words)
+}
+
+/// The same in any mode.
+pub fn program_in(lab: &Lab, mode: Mode, words: &str) -> Program {
     let path: PathBuf = lab.file("pc-program");
     if !path.exists() {
         hosts::compile(lab, "pc/program.c", "pc-program", &[]);
     }
-    sampled(lab.program(Mode::Preload, path).words(words))
+    sampled(lab.program(mode, path).words(words))
 }
 
 /// A PC sample.
