@@ -115,6 +115,38 @@ pub fn wait_semaphores_that(pid: u32, library: &Path, what: &str, good: impl Fn(
     }
 }
 
+/// Waits until our thread in a process has looked at consumers twice, from now: ten times a second it wakes up for
+/// that. What it sleeps for otherwise is shorter than the time this takes at least.
+#[track_caller]
+pub fn wait_looks(pid: u32) {
+    const TWO: Duration = Duration::from_millis(250);
+    let began = Instant::now();
+    let before = sleeps(pid);
+    while began.elapsed() < TWO || sleeps(pid) < before + 3 {
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "our thread in {pid} does not look any more"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How often our thread in a process went to sleep.
+#[track_caller]
+fn sleeps(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let status = tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
+        .find(|status| status.starts_with("Name:\tparcagpu\n"))
+        .expect("our thread is there");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok())
+        .expect("a number")
+}
+
 /// Names of the threads of a process.
 pub fn threads(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");

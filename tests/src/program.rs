@@ -231,6 +231,26 @@ impl Running {
         }
     }
 
+    /// Waits until it waits for events: bpftrace says what BEGIN prints before it has attached its probes.
+    #[track_caller]
+    pub fn wait_for_events(&mut self) {
+        let deadline = Instant::now() + WATCHDOG;
+        let calls = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait].map(|call| format!("{call} "));
+        loop {
+            let now = read(Path::new(&format!("/proc/{}/syscall", self.pid())));
+            if calls.iter().any(|call| now.starts_with(call)) {
+                return;
+            }
+            assert!(
+                self.runs() && Instant::now() < deadline,
+                "{} does not wait for events, but is in {now}; stderr: {}",
+                self.name,
+                self.stderr()
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Lets a host program go on that waits at its n-th gate, counted from 1.
     #[track_caller]
     pub fn open_gate(&mut self, n: usize) {

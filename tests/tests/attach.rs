@@ -145,6 +145,7 @@ fn bpftrace_view() {
         .arg_path(&lab.library())
         .start();
     view.wait_stdout("listening");
+    view.wait_for_events();
     let words = "kernel viewed_kernel init launch 10 graph 3 replay 1 sync sleep 1200";
     let host = lab
         .host(Mode::Preload, words)

@@ -1,5 +1,6 @@
 //! Contexts and graphs while consumers come and go (B27, B31).
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::State;
@@ -9,12 +10,13 @@ use parcagpu_tests::full;
 use parcagpu_tests::hosts::{Case, compile, engine, lab};
 use parcagpu_tests::lab::Mode;
 use parcagpu_tests::need;
+use parcagpu_tests::trace::{Trace, number};
 
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Eight threads make, use and destroy contexts on one to eight devices at once, with every kind of probe
 /// listened to (module events come from inside the driver then), with and without one lock in CUPTI:
-/// nothing hangs, and all is as bare.
+/// nothing hangs, all is as bare, and each device is told once (repeats for late consumers are the same event).
 #[test]
 fn contexts_in_parallel() {
     if !need::bpf("contexts_in_parallel") {
@@ -32,10 +34,17 @@ fn contexts_in_parallel() {
             .with("PARCAGPU_PC_SAMPLING_RATE", "100");
         let bare = case.build(Mode::Bare).run(SHORT * 2).ok();
         for mode in Mode::WITH {
-            let consumer = Agent::counting(&lab.library(), -1).unwrap();
+            let trace =
+                Trace::attach_with(&lab, &[], &format!("--lib {}", lab.library().display()));
             let with = case.build(mode).run(SHORT * 2).ok();
             assert_eq!((&bare.stdout, with.stderr.as_str()), (&with.stdout, ""));
-            drop(consumer);
+            let events = trace.end();
+            let config = |event| {
+                ["device_id", "sampling_factor", "clock_khz", "sm_count"].map(|f| number(event, f))
+            };
+            let told: BTreeSet<_> = events.of("gpu_config").map(config).collect();
+            let told: Vec<u64> = told.iter().map(|config| config[0]).collect();
+            assert_eq!(told, (0..devices).collect::<Vec<u64>>(), "{mode:?}");
         }
     }
 }

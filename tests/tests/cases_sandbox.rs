@@ -1,9 +1,9 @@
 //! A program that locks itself in after the library came up (B51).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::State;
-use parcagpu_tests::block::wait_state;
+use parcagpu_tests::block::{wait_looks, wait_state};
 use parcagpu_tests::full;
 use parcagpu_tests::hosts::{Consumer, compile, engine, lab};
 use parcagpu_tests::lab::{Lab, Mode};
@@ -40,6 +40,16 @@ fn finish(host: Running, mode: Mode) {
     assert_eq!(end, (5, ""), "{mode:?}");
 }
 
+/// Our thread has delivered records, in the sandbox.
+#[track_caller]
+fn flushed(consumer: &Consumer) {
+    let deadline = Instant::now() + SHORT;
+    while consumer.so_far().records().len() <= 10 {
+        assert!(Instant::now() < deadline, "no records are delivered");
+        consumer.poll();
+    }
+}
+
 /// Launches, our thread and the end of the process make no call outside the list, with nobody listening.
 #[test]
 fn dormant_in_a_sandbox() {
@@ -48,9 +58,8 @@ fn dormant_in_a_sandbox() {
         let mut host = start(&lab, mode);
         for gate in 1..=4 {
             host.open_gate(gate);
-            if gate == 2 {
-                // Several looks of our thread.
-                std::thread::sleep(Duration::from_millis(300));
+            if gate == 2 && mode != Mode::Bare {
+                wait_looks(host.pid());
             }
         }
         finish(host, mode);
@@ -74,7 +83,7 @@ fn active_in_a_sandbox() {
         host.wait_gate(2);
         host.open_gate(2);
         host.wait_gate(3);
-        std::thread::sleep(Duration::from_millis(700));
+        flushed(&first);
         let told = first.end();
         assert!(told.launches().len() > 10, "{mode:?}");
         wait_state(pid, &library, State::Dormant, SHORT);
@@ -82,7 +91,7 @@ fn active_in_a_sandbox() {
         wait_state(pid, &library, State::Active, SHORT);
         host.open_gate(3);
         host.wait_gate(4);
-        std::thread::sleep(Duration::from_millis(700));
+        flushed(&second);
         host.open_gate(4);
         finish(host, mode);
         let told = second.end();

@@ -1,7 +1,7 @@
 //! Handing CUPTI over and being a guest while a lot goes on.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::State;
 use parcagpu_tests::block;
@@ -129,7 +129,10 @@ fn consumers_of_a_guest() {
     block::wait_state(pid, &library, State::Active, SHORT);
     host.open_gate(3);
     host.wait_gate(4);
-    std::thread::sleep(Duration::from_millis(700));
+    let deadline = Instant::now() + SHORT;
+    while second.so_far().records().len() < 5 && Instant::now() < deadline {
+        second.poll();
+    }
     let told = second.end();
     assert_eq!((told.launches().len(), told.records().len()), (5, 5));
     host.open_gate(4);

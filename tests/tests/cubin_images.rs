@@ -20,7 +20,7 @@ use parcagpu_tests::hosts::compile;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::Running;
-use parcagpu_tests::trace::{Trace, number};
+use parcagpu_tests::trace::{Events, Trace, number};
 
 const SHORT: Duration = Duration::from_secs(10);
 /// Turing, Ampere, Hopper and both lines of Blackwell.
@@ -91,6 +91,19 @@ impl Bench {
     }
 }
 
+/// For tests that need the compilers only; `None`, told, without them.
+fn compiled(test: &str) -> Option<(Lab, Bench)> {
+    let tools = compilers::get(test)?;
+    let lab = Lab::new();
+    let bench = Bench::new(&lab, tools);
+    Some((lab, bench))
+}
+
+/// For those that watch a program load what they made, too.
+fn watched(test: &str) -> Option<(Lab, Bench)> {
+    compiled(test).filter(|_| need::bpf(test))
+}
+
 /// Cubins of both compilers for every architecture: plain, with lines, with debug information. Made once, for all
 /// tests of this process.
 fn cubins(tools: &'static Compilers) -> &'static [PathBuf] {
@@ -133,12 +146,10 @@ fn entries(fatbin: &Path) -> (Vec<u8>, Vec<Entry>) {
 /// The length of a cubin by its headers is that of the file, whatever lies behind it.
 #[test]
 fn cubins_are_as_long_as_their_files() {
-    let Some(tools) = compilers::get("cubins_are_as_long_as_their_files") else {
+    let Some((_lab, bench)) = compiled("cubins_are_as_long_as_their_files") else {
         return;
     };
-    let lab = Lab::new();
-    let bench = Bench::new(&lab, tools);
-    let cubins = cubins(tools);
+    let cubins = cubins(bench.tools);
     assert_eq!(cubins.len(), 25);
     let mut versions: BTreeMap<u8, usize> = BTreeMap::new();
     for cubin in cubins {
@@ -162,11 +173,9 @@ fn cubins_are_as_long_as_their_files() {
 /// Entries are those that cuobjdump finds; what is packed is known to be.
 #[test]
 fn entries_are_those_that_cuobjdump_finds() {
-    let Some(tools) = compilers::get("entries_are_those_that_cuobjdump_finds") else {
+    let Some((_lab, bench)) = compiled("entries_are_those_that_cuobjdump_finds") else {
         return;
     };
-    let lab = Lab::new();
-    let bench = Bench::new(&lab, tools);
     let code = targets(&["75", "80", "90", "90a", "100f", "103", "120", "ptx_120"]);
     let kinds = [
         // By itself nvcc packs PTX and code with debug information, by Zstandard; for speed by LZ4.
@@ -204,11 +213,9 @@ fn entries_are_those_that_cuobjdump_finds() {
 /// Which code a GPU runs, by NVIDIA's rules of binary compatibility.
 #[test]
 fn the_gpu_gets_its_code() {
-    let Some(tools) = compilers::get("the_gpu_gets_its_code") else {
+    let Some((_lab, bench)) = compiled("the_gpu_gets_its_code") else {
         return;
     };
-    let lab = Lab::new();
-    let bench = Bench::new(&lab, tools);
     let code = targets(&["75", "80", "86", "87", "90a", "100f", "103a", "120"]);
     let (_, all) = entries(&bench.nvcc("all.fatbin", &format!("-fatbin {code}")));
     let expected = [
@@ -260,17 +267,14 @@ impl Loading {
         let trace = Trace::attach(lab, &[pid]);
         let state = if hold { State::Yielded } else { State::Active };
         block::wait_state(pid, &lab.library(), state, SHORT);
-        let mut loading = Self {
+        // Where modules are seen is put in at the first look after that.
+        block::wait_looks(pid);
+        Self {
             program,
             library: lab.library(),
             trace,
             gate: 0,
-        };
-        if !hold {
-            // The sink of modules is put in at the first look after activation.
-            loading.settle();
         }
-        loading
     }
 
     /// Lets the program go on to its next gate.
@@ -278,11 +282,6 @@ impl Loading {
         self.gate += 1;
         self.program.open_gate(self.gate);
         self.program.wait_gate(self.gate + 1);
-    }
-
-    /// Two looks of the library's thread.
-    fn settle(&mut self) {
-        std::thread::sleep(Duration::from_millis(250));
     }
 
     fn told(&self, probe: &str) -> Vec<serde_json::Value> {
@@ -325,14 +324,16 @@ impl Loading {
         block::counter(self.program.pid(), &self.library, counter)
     }
 
-    /// Nothing went wrong, other than that CUPTI is taken.
+    /// Nothing went wrong, other than that CUPTI is taken. Gives all that was told.
     #[track_caller]
-    fn end(mut self) {
+    fn end(mut self) -> Events {
         self.gate += 1;
         self.program.open_gate(self.gate);
         self.program.wait(SHORT).ok();
-        let errors = self.trace.end().errors();
+        let events = self.trace.end();
+        let errors = events.errors();
         assert!(errors.iter().all(|error| error.1 == "yield"), "{errors:?}");
+        events
     }
 }
 
@@ -353,15 +354,10 @@ fn read_all(paths: &[PathBuf]) -> Vec<Vec<u8>> {
 /// very bytes of the files; and again when their last module goes.
 #[test]
 fn images_of_calls_are_told_and_read_back() {
-    let name = "images_of_calls_are_told_and_read_back";
-    let Some(tools) = compilers::get(name) else {
+    let Some((lab, bench)) = watched("images_of_calls_are_told_and_read_back") else {
         return;
     };
-    if !need::bpf(name) {
-        return;
-    }
-    let lab = Lab::new();
-    let cubins = cubins(tools);
+    let cubins = cubins(bench.tools);
     let files = texts(cubins);
     let ways = ["module", "data", "dataex", "library", "libraryfile"];
     let mut words = Vec::new();
@@ -401,15 +397,9 @@ fn images_of_calls_are_told_and_read_back() {
 /// other entry in its place.
 #[test]
 fn of_fat_binaries_the_gpus_part_is_told() {
-    let name = "of_fat_binaries_the_gpus_part_is_told";
-    let Some(tools) = compilers::get(name) else {
+    let Some((lab, bench)) = watched("of_fat_binaries_the_gpus_part_is_told") else {
         return;
     };
-    if !need::bpf(name) {
-        return;
-    }
-    let lab = Lab::new();
-    let bench = Bench::new(&lab, tools);
     let code = targets(&["80", "90", "120", "ptx_120"]);
     let plain = bench.nvcc("plain.fatbin", &format!("-fatbin {code}"));
     let lines = bench.nvcc("lines.fatbin", &format!("-fatbin -lineinfo {code}"));
@@ -447,10 +437,10 @@ fn of_fat_binaries_the_gpus_part_is_told() {
         }
         let mut loading = Loading::start(&lab, true, gpu, &words);
         loading.go_on();
-        loading.settle();
         let told = loading.wait("cubin_loaded", wanted.len());
         assert_eq!(sorted(loading.read(&told)), sorted(wanted), "sm_{gpu}");
-        loading.end();
+        let all = loading.end();
+        assert_eq!(all.of("cubin_loaded").count(), told.len(), "sm_{gpu}");
     }
 }
 
@@ -458,15 +448,9 @@ fn of_fat_binaries_the_gpus_part_is_told() {
 /// before, PTX as what it became.
 #[test]
 fn what_the_driver_makes_is_told_through_cupti() {
-    let name = "what_the_driver_makes_is_told_through_cupti";
-    let Some(tools) = compilers::get(name) else {
+    let Some((lab, bench)) = watched("what_the_driver_makes_is_told_through_cupti") else {
         return;
     };
-    if !need::bpf(name) {
-        return;
-    }
-    let lab = Lab::new();
-    let bench = Bench::new(&lab, tools);
     let code = targets(&["80", "90", "120", "ptx_120"]);
     let lz4 = format!("-fatbin -lineinfo -compress-mode=speed -Xfatbin -compress-all {code}");
     let files = [
@@ -521,15 +505,9 @@ fn what_the_driver_makes_is_told_through_cupti() {
 /// A thousand modules at the same time, told one by one; when they are gone, so is every copy, twice.
 #[test]
 fn a_thousand_modules_come_and_go() {
-    let name = "a_thousand_modules_come_and_go";
-    let Some(tools) = compilers::get(name) else {
+    let Some((lab, bench)) = watched("a_thousand_modules_come_and_go") else {
         return;
     };
-    if !need::bpf(name) {
-        return;
-    }
-    let lab = Lab::new();
-    let bench = Bench::new(&lab, tools);
     let cubin = bench.nvcc("one.cubin", "-cubin -arch sm_90");
     let file = cubin.to_str().unwrap();
     let mut round = vec!["many", "1000", file, "gate"];

@@ -273,10 +273,10 @@ fn ids_without_records_are_bounded() {
     let (growth, status) = growth(launches, "none");
     assert!(growth < 16 << 20, "{growth} bytes more");
     assert_eq!(status.get(Counter::EagerSampled), launches + 1000);
-    assert_eq!(
-        status.ids_outstanding() + status.get(Counter::IdsExpired),
-        launches + 1000
-    );
+    let (waiting, expired) = (status.ids_outstanding(), status.get(Counter::IdsExpired));
+    assert_eq!(waiting + expired, launches + 1000);
+    // Two generations of 200,000, and what came beside them.
+    assert!(waiting <= 420_000, "{waiting} ids are waited for");
 }
 
 /// As many records as launches that belong to none: memory stays as it is, and they are counted (B44).

@@ -19,6 +19,7 @@ fn bpftrace(lab: &Lab) -> Running {
         .arg_path(&lab.library())
         .start();
     view.wait_stdout("listening");
+    view.wait_for_events();
     view
 }
 
@@ -82,7 +83,6 @@ fn one_late() {
     host.open_gate(1);
     host.wait_gate(2);
     let late = top(&lab, host.pid());
-    std::thread::sleep(Duration::from_millis(300));
     host.open_gate(2);
     host.wait_gate(3);
     assert_eq!(mock_launches(&lab), 350);
@@ -103,7 +103,6 @@ fn one_leaves() {
     let leaving = bpftrace(&lab);
     let staying = top(&lab, host.pid());
     wait_state(host.pid(), &lab.library(), State::Active, SHORT);
-    std::thread::sleep(Duration::from_millis(300));
     host.open_gate(1);
     host.wait_gate(2);
     assert_eq!(printed(leaving), (120, 120));

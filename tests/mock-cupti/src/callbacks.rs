@@ -14,7 +14,7 @@ use crate::cupti_api;
 use crate::link::{
     ApiCall, DOMAIN_DRIVER, DOMAIN_RUNTIME, DriverLink, ModuleImage, Resource, Tool,
 };
-use crate::{activity, names, pc_contexts, settings};
+use crate::{activity, names, odd_modules, pc_contexts, settings};
 
 /// `CUpti_CallbackFunc`.
 pub type Callback = Option<unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void)>;
@@ -176,10 +176,10 @@ fn resource_callback(
     handle: *mut c_void,
     module: Option<&ModuleImage>,
 ) {
-    let module = module.map(|module| ModuleData {
-        id: module.id,
-        size: module.cubin_size,
-        cubin: module.cubin,
+    let module = module.map(|module| {
+        let (cubin, size) = odd_modules::told(module);
+        let id = module.id;
+        ModuleData { id, size, cubin }
     });
     let descriptor = module
         .as_ref()

@@ -5,6 +5,8 @@
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
+use crate::odd_modules::Odd;
+
 /// Which records reach the client.
 #[derive(Default)]
 pub struct Records {
@@ -40,6 +42,8 @@ pub struct Settings {
     pub strict: bool,
     /// Number of stall reasons.
     pub stall_reasons: usize,
+    /// What is told of modules, in their order; empty: the truth.
+    pub modules: Vec<Odd>,
 }
 
 /// The settings; the environment is read at the first call.
@@ -58,6 +62,7 @@ pub fn get() -> &'static Settings {
             exit_buffers: number("MOCK_CUPTI_EXIT_BUFFERS", 0) != 0,
             strict: number("MOCK_CUPTI_STRICT", 0) != 0,
             stall_reasons: number("MOCK_CUPTI_STALL_REASONS", 40) as usize,
+            modules: modules(&text("MOCK_CUPTI_MODULES")),
         }
     })
 }
@@ -106,6 +111,14 @@ fn kernel_name(value: &str) -> Option<Option<CString>> {
             None => unusable("MOCK_CUPTI_KERNEL_NAME", value),
         },
     }
+}
+
+fn modules(value: &str) -> Vec<Odd> {
+    if value.is_empty() {
+        return Vec::new();
+    }
+    let odd = |name| Odd::parse(name).unwrap_or_else(|| unusable("MOCK_CUPTI_MODULES", value));
+    value.split(',').map(odd).collect()
 }
 
 fn records(value: &str) -> Records {
