@@ -27,7 +27,7 @@ from table import GROUPS, STAND_IN, read_lines, report
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH_STEPS = os.path.join(HERE, "../../microbenchmarks/torch_steps.py")
 # Those that a group has unless --states says others.
-STATES = {"launch": ["idle", "consumer", "left", "everything"], "torch": ["idle", "consumer", "left", "everything", "stacks"]}
+STATES = {"launch": ["idle", "consumer", "left", "everything"], "torch": ["idle", "consumer", "agent", "left", "everything", "stacks"]}
 
 
 def gpu(states, program):

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from ratios import order_of
-from states import PROCESS_LIMIT_S, fail, note
+from states import PROCESS_LIMIT_S, RECORDED, fail, note
 
 # The first of these two goes for a start with a cold file cache.
 READY_LIMIT_S, ANSWER_LIMIT_S = 180, 30
@@ -86,7 +86,7 @@ class Worker:
         self.dismiss()
         if self.process.returncode is None:
             # Not reaped before the last line: until then the number is its own and its group's.
-            if not self.has_ended(min(limit, self.dismissed + RESOLVE_S - time.monotonic())) and self.way.state == "stacks":
+            if not self.has_ended(min(limit, self.dismissed + RESOLVE_S - time.monotonic())) and self.way.state in RECORDED:
                 os.kill(self.process.pid, signal.SIGINT)
             self.has_ended(limit)
             os.killpg(self.process.pid, signal.SIGKILL)

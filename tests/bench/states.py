@@ -18,13 +18,16 @@ TITLES = {
     "bare": "bare",
     "idle": "preloaded, no consumer ever",
     "consumer": f"consumer attached, {RATE}/{GRAPH_RATE} samples/s",
+    "agent": "the same, every probe and CPU stacks",
     "left": "consumer left",
     "everything": "everything sampled",
     "stacks": "everything sampled, with CPU stacks",
     "rival": "the other library, no consumer",
 }
 PRELOADED = ("idle", "left")
-WATCHED = ("consumer", "everything", "stacks")
+WATCHED = ("consumer", "agent", "everything", "stacks")
+# As an agent does it that profiles the whole host all the time, and with all that there is.
+AT_DEFAULTS, RECORDED = ("consumer", "agent"), ("agent", "stacks")
 
 
 def fail(message, status=1):
@@ -86,8 +89,8 @@ class States:
         elif state == "rival":
             environment = {**environment, "CUDA_INJECTION64_PATH": os.path.abspath(self.rival)}
         elif state in WATCHED:
-            rates = ["--rate", str(RATE), "--graph-rate", str(GRAPH_RATE)] if state == "consumer" else []
-            record = ["--record", recording] if state == "stacks" else []
+            rates = ["--rate", str(RATE), "--graph-rate", str(GRAPH_RATE)] if state in AT_DEFAULTS else []
+            record = ["--record", recording] if state in RECORDED else []
             watch = [self.command, "run", "--lib", self.original, "--json", "--output", report]
             workload = [*watch, *rates, *record, "--", *workload]
         return Way(state, workload, environment, library, report, recording)
@@ -114,9 +117,9 @@ class States:
         with open(way.report) as file:
             report = json.load(file)
         check_report(report, way.state)
-        if way.state == "stacks" and not self.has_stack(way.recording):
-            fail(f"stacks: no CPU stack in the recording: {json.dumps(report)}")
-        return losses_of(report, way.state != "consumer")
+        if way.state in RECORDED and not self.has_stack(way.recording):
+            fail(f"{way.state}: no CPU stack in the recording: {json.dumps(report)}")
+        return losses_of(report, way.state not in AT_DEFAULTS)
 
     def has_stack(self, recording):
         lines = [self.command, "report", "--format", "jsonl", recording]
