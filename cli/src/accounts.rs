@@ -1,6 +1,8 @@
 //! Adds up what the events say: per process, its launches and its kernels.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+
+use ahash::{AHashMap, AHashSet};
 
 use crate::demangle::{clean, demangle};
 use crate::events::{Body, Event, Kernel, Text, TextState};
@@ -115,13 +117,13 @@ pub struct ProcessAccount {
     /// Kernel records without usable times.
     pub no_time: u64,
     /// Announced ids that have no record yet; a lower bound if `outstanding_overflow`.
-    pub outstanding: HashSet<u32>,
+    pub outstanding: AHashSet<u32>,
     /// More ids were announced without a record than are kept.
     pub outstanding_overflow: bool,
     /// The id announced last.
     last_id: Option<u32>,
-    rows: HashMap<Box<[u8]>, PerDevice>,
-    cut_rows: HashMap<Box<[u8]>, PerDevice>,
+    rows: AHashMap<Box<[u8]>, PerDevice>,
+    cut_rows: AHashMap<Box<[u8]>, PerDevice>,
     other: PerDevice,
     unnamed: PerDevice,
 }
@@ -254,12 +256,21 @@ pub struct Accounts {
     pub processes: BTreeMap<ProcessId, ProcessAccount>,
     /// Distinct errors in order of their first coming.
     pub errors: Vec<ErrorNote>,
+    only_counts: bool,
     /// Launches that are announced from now on do not count, and neither do their kernels.
     pub closed: bool,
     room: Room,
 }
 
 impl Accounts {
+    /// Accounts that count launches and records of a process, and tell no kernels apart.
+    pub fn that_count() -> Self {
+        Self {
+            only_counts: true,
+            ..Self::default()
+        }
+    }
+
     fn account(&mut self, id: ProcessId) -> (&mut ProcessAccount, &mut Room) {
         let known = self.processes.len() < PROCESSES_MAX || self.processes.contains_key(&id);
         let further = ProcessId {
@@ -285,6 +296,7 @@ impl Sink for Accounts {
         };
         match &event.body {
             Body::Correlation { .. } if self.closed => {}
+            Body::Correlation { .. } if self.only_counts => self.account(id).0.launches += 1,
             Body::Correlation { id: launch, .. } => {
                 let (account, room) = self.account(id);
                 account.launch(*launch, room);
@@ -296,6 +308,7 @@ impl Sink for Accounts {
                     account.kernel(kernel, &mut self.room);
                 }
             }
+            Body::Kernel(_) if self.only_counts => self.account(id).0.records += 1,
             // Counted once: with both probes attached, activity_batch tells the same records.
             Body::Kernel(kernel) => {
                 let (account, room) = self.account(id);

@@ -230,7 +230,7 @@ pub fn record(options: RecordOptions) -> Result<ExitCode> {
 type Recorded = (Session, Ledger, Rc<RefCell<Accounts>>);
 
 fn record_processes(tape: &mut Tape, options: &RecordOptions) -> Result<Recorded> {
-    let accounts = Rc::new(RefCell::new(Accounts::default()));
+    let accounts = Rc::new(RefCell::new(Accounts::that_count()));
     let counted: Rc<RefCell<dyn Sink>> = Rc::<RefCell<Accounts>>::clone(&accounts);
     let sink = Rc::new(RefCell::new(Fan(vec![tape.sink(), counted])));
     let extent = Extent {

@@ -283,8 +283,13 @@ impl View {
             false => (None, Some(out)),
         };
         let every = options.every.map(Duration::from_secs_f64);
+        let accounts = if show {
+            Accounts::default()
+        } else {
+            Accounts::that_count()
+        };
         Ok(Self {
-            accounts: Rc::default(),
+            accounts: Rc::new(RefCell::new(accounts)),
             ledger: Ledger::default(),
             tracer,
             tape,

@@ -3,22 +3,22 @@
 //! One thread owns a [`Session`]. Dropping it detaches from everything, which lowers the semaphores
 //! in the watched processes. The loaded object lives as long as our process: it is leaked once.
 
+mod attach;
+mod said;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{
-    ErrorKind, Link, MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut, RingBuffer,
-    RingBufferBuilder, UsdtOpts,
+    ErrorKind, Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
 };
-use parcagpu_abi::probe::{self, PROVIDER, Probe};
+use parcagpu_abi::probe::{self, Probe};
 use parcagpu_abi::status;
 
 use crate::choice::Choice;
@@ -27,8 +27,9 @@ use crate::discover::{self, FileId, Found, Library, Scanner};
 use crate::elf::Image;
 use crate::events::Event;
 use crate::preflight;
-use crate::refusal::refuse;
 use crate::scan_thread::ScanThread;
+use attach::{Target, attach_to};
+use said::{keep_message, load_refused};
 use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
 
 #[allow(
@@ -123,54 +124,6 @@ pub struct Session {
     hold_warnings: bool,
     // Files we were told to attach to.
     own: Vec<FileId>,
-}
-
-/// The last lines libbpf printed, for error messages.
-static LIBBPF_SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Characters of libbpf's words in an error message.
-const SAID_MAX: usize = 400;
-
-fn keep_message(_: PrintLevel, message: String) {
-    if let Ok(mut said) = LIBBPF_SAID.lock() {
-        said.push(message.trim_end().to_owned());
-    }
-}
-
-fn libbpf_said() -> String {
-    let said = LIBBPF_SAID.lock().map(|s| s.clone()).unwrap_or_default();
-    let lines: Vec<&str> = said
-        .iter()
-        .flat_map(|m| m.lines())
-        .map(|l| l.trim().trim_start_matches("libbpf: "))
-        .filter(|l| {
-            !l.is_empty() && !l.starts_with("processed ") && !l.starts_with("failed to load")
-        })
-        .collect();
-    let mut text = lines[lines.len().saturating_sub(6)..].join("; ");
-    if let Some((end, _)) = text.char_indices().nth(SAID_MAX) {
-        text.truncate(end);
-        text.push('…');
-    }
-    text
-}
-
-fn load_refused(error: &libbpf_rs::Error) -> anyhow::Error {
-    let hint = match error.kind() {
-        ErrorKind::PermissionDenied => {
-            let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
-            if lockdown.contains("[confidentiality]") {
-                " (kernel lockdown is in mode confidentiality, which forbids BPF to read memory)"
-            } else {
-                " (a container's seccomp profile or a missing capability may forbid bpf())"
-            }
-        }
-        _ => "",
-    };
-    refuse(format!(
-        "the kernel refused the BPF program: {error}{hint}: {}",
-        libbpf_said()
-    ))
 }
 
 impl Session {
@@ -537,67 +490,4 @@ fn process_note(value: &[u8]) -> Option<ProcessNote> {
         comm: String::from_utf8_lossy(&comm[..end]).into_owned(),
         status: status::parse(&block).ok(),
     })
-}
-
-/// What probes are attached to.
-struct Target<'a> {
-    file: &'a fs::File,
-    image: &'a Image,
-    process: Option<(u32, u64)>,
-}
-
-/// Attaches those of the probes that the file has.
-fn attach_to(
-    skel: &mut ParcagpuSkel<'static>,
-    wanted: &Wanted,
-    target: &Target<'_>,
-    probes: &[Probe],
-) -> Result<Vec<Link>> {
-    let has = |p: &Probe| target.image.note(PROVIDER, p.name).is_some();
-    // Through the descriptor: nobody can replace the file under us.
-    let path = format!("/proc/self/fd/{}", target.file.as_raw_fd());
-    let mut links = Vec::new();
-    for probe in probes.iter().filter(|p| has(p)) {
-        if *probe == probe::KERNEL_EXECUTED
-            && has(&probe::ACTIVITY_BATCH)
-            && !wanted.kernel_executed_too
-        {
-            continue;
-        }
-        let options = UsdtOpts {
-            cookie: status_distance(target.image, probe).unwrap_or(0),
-            ..UsdtOpts::default()
-        };
-        let pid = target.process.map_or(-1, |(pid, _)| pid.cast_signed());
-        let link = program(skel, probe)
-            .attach_usdt_with_opts(pid, &path, PROVIDER, probe.name, options)
-            .map_err(|e| anyhow::anyhow!("{e}: {}", libbpf_said()))
-            .with_context(|| format!("failed to attach to {}", probe.name))?;
-        links.push(link);
-    }
-    Ok(links)
-}
-
-/// Distance from a probe site to the status block, as the BPF program adds it to the address of the
-/// site.
-fn status_distance(image: &Image, probe: &Probe) -> Option<u64> {
-    let site = image.note(PROVIDER, probe.name)?.site;
-    Some(image.status?.wrapping_sub(site))
-}
-
-fn program<'a>(skel: &'a mut ParcagpuSkel<'static>, probe: &Probe) -> &'a mut ProgramMut<'static> {
-    let programs = &mut skel.progs;
-    match *probe {
-        probe::CUDA_CORRELATION => &mut programs.on_cuda_correlation,
-        probe::KERNEL_EXECUTED => &mut programs.on_kernel_executed,
-        probe::ACTIVITY_BATCH => &mut programs.on_activity_batch,
-        probe::PC_SAMPLE_BATCH => &mut programs.on_pc_sample_batch,
-        probe::STALL_REASON_MAP => &mut programs.on_stall_reason_map,
-        probe::GPU_CONFIG => &mut programs.on_gpu_config,
-        probe::CUBIN_LOADED => &mut programs.on_cubin_loaded,
-        probe::CUBIN_UNLOADED => &mut programs.on_cubin_unloaded,
-        probe::ERROR => &mut programs.on_error,
-        probe::NVTX_EVENT_BATCH => &mut programs.on_nvtx_event_batch,
-        _ => &mut programs.on_nvtx_resource_name,
-    }
 }

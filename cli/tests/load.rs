@@ -61,21 +61,48 @@ fn peak(pid: u32) -> u64 {
     kb.parse::<u64>().unwrap() / 1000
 }
 
-fn report(what: &str, (sent, seconds): (u64, f64), received: u64, dropped: u64, memory: u64) {
+/// Time on a CPU of a process so far, ns.
+fn cpu_ns(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|n| n.parse::<u64>().unwrap()).sum();
+    ticks * 10_000_000
+}
+
+/// What a consumer cost.
+#[derive(Clone, Copy)]
+struct Cost {
+    memory: u64,
+    cpu_ns: u64,
+}
+
+impl Cost {
+    fn of(pid: u32) -> Self {
+        Self {
+            memory: peak(pid),
+            cpu_ns: cpu_ns(pid),
+        }
+    }
+}
+
+fn report(what: &str, (sent, seconds): (u64, f64), received: u64, dropped: u64, cost: Cost) {
     assert_eq!(
         sent,
         received + dropped,
         "{what}: each is received or dropped"
     );
     println!(
-        "{what:<42} {:>10.0} records/s sent, {received} of {sent} received ({:.2} %), {dropped} dropped, {memory} MB",
+        "{what:<42} {:>10.0} records/s sent, {received} of {sent} received ({:.2} %), {dropped} dropped, {} MB, {} ns of CPU each",
         sent as f64 / seconds,
         100.0 * received as f64 / sent as f64,
+        cost.memory,
+        cost.cpu_ns / received.max(1),
     );
 }
 
 /// Runs `parcagpu record` while the app obeys; kernels and losses in the file.
-fn record(size: &Size, lib: &Path, order: &str) -> ((u64, f64), u64, u64, u64) {
+fn record(size: &Size, lib: &Path, order: &str) -> ((u64, f64), u64, u64, Cost) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = dir.path().join("load.pgpu");
     let mut command = Command::new(&size.command);
@@ -86,12 +113,12 @@ fn record(size: &Size, lib: &Path, order: &str) -> ((u64, f64), u64, u64, u64) {
     let mut app = App::start(lib);
     app.await_semaphores_at_least_one();
     let said = app.obey(order);
-    let memory = peak(view.pid());
+    let cost = Cost::of(view.pid());
     view.end();
     let r = reader::read(&file).unwrap();
     assert!(!r.truncated);
     let dropped = r.losses.iter().map(|(_, n)| n).sum();
-    (sent(&said), r.kernels.len() as u64, dropped, memory)
+    (sent(&said), r.kernels.len() as u64, dropped, cost)
 }
 
 #[test]
@@ -101,13 +128,13 @@ fn every_record_sent_is_received_or_counted_as_dropped() {
     };
     let size = Size::wanted();
     let flood = format!("flood {} {}", size.rate, size.milliseconds);
-    let (sent_, received, dropped, memory) = record(&size, &fixture().lib, &flood);
+    let (sent_, received, dropped, cost) = record(&size, &fixture().lib, &flood);
     report(
         "activity_batch, parcagpu record",
         sent_,
         received,
         dropped,
-        memory,
+        cost,
     );
     if let Some(reader) = &size.reader {
         let mut command = Command::new(reader);
@@ -115,7 +142,7 @@ fn every_record_sent_is_received_or_counted_as_dropped() {
         let mut app = App::start(&fixture().lib);
         // It was attached before the app began.
         let said = app.obey(&flood);
-        let memory = peak(view.pid());
+        let cost = Cost::of(view.pid());
         let (_, err) = view.end();
         let words: Vec<&str> = err.trim().split(' ').collect();
         let number = |at: usize| words[at].parse().unwrap();
@@ -124,16 +151,16 @@ fn every_record_sent_is_received_or_counted_as_dropped() {
             sent(&said),
             number(1),
             number(3),
-            memory,
+            cost,
         );
     }
     let singles = format!("singles {}", (size.milliseconds / 5).max(200));
-    let (sent_, received, dropped, memory) = record(&size, &fixture().lib_without_batch, &singles);
+    let (sent_, received, dropped, cost) = record(&size, &fixture().lib_without_batch, &singles);
     report(
         "kernel_executed flat out, parcagpu record",
         sent_,
         received,
         dropped,
-        memory,
+        cost,
     );
 }

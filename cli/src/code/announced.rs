@@ -3,14 +3,13 @@
 //! Nothing that the process says is believed: not the size, not that the memory is there, not that its bytes are
 //! what was announced. What does not hold is told in words.
 
-use crate::memory::Memory;
-use crate::session::ProcessId;
 use std::fmt;
 
-/// Largest cubin that is read.
-pub const CUBIN_MAX: u64 = 256 << 20;
-/// Read at once; a size that lies then costs no more memory than there are bytes.
-const CHUNK: usize = 1 << 20;
+use crate::memory::Memory;
+use crate::recording::writer::CUBIN_PART;
+use crate::session::ProcessId;
+
+pub use crate::recording::format::CUBIN_MAX;
 
 /// What `cubin_loaded` said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,39 +55,74 @@ impl std::error::Error for Unread {}
 
 /// Reads a cubin and verifies its checksum.
 pub fn read(announced: &Announced) -> Result<Vec<u8>, Unread> {
-    if announced.size == 0 || announced.size > CUBIN_MAX {
-        return Err(Unread::Size(announced.size));
-    }
-    let memory = Memory::of(announced.process.pid);
-    let bytes = read_all(memory, announced.address, announced.size as usize)?;
+    let mut bytes = Vec::new();
+    parts(announced, |_, part| {
+        bytes.extend_from_slice(part);
+        true
+    })?;
     verify(announced.crc, &bytes)?;
     Ok(bytes)
 }
 
-fn read_all(mut memory: Memory, address: u64, size: usize) -> Result<Vec<u8>, Unread> {
-    let mut bytes = Vec::new();
-    while bytes.len() < size {
-        let at = bytes.len();
-        bytes.resize(size.min(at + CHUNK), 0);
-        match memory.read_at(&mut bytes[at..], address.wrapping_add(at as u64)) {
-            Ok(0) => return Err(Unread::Short(at as u64)),
-            Ok(n) => bytes.truncate(at + n),
+/// Verifies the checksum of a cubin of which no more than a part is kept at a time.
+pub fn check(announced: &Announced) -> Result<(), Unread> {
+    let mut hasher = crc32fast::Hasher::new();
+    parts(announced, |_, part| {
+        hasher.update(part);
+        true
+    })?;
+    matches(announced.crc, hasher.finalize())
+}
+
+/// Calls with the offset and bytes of part after part, of [`CUBIN_PART`] bytes but for the last, until it is told false.
+pub fn parts(
+    announced: &Announced,
+    mut take: impl FnMut(u64, &[u8]) -> bool,
+) -> Result<(), Unread> {
+    let size = announced.size;
+    if size == 0 || size > CUBIN_MAX {
+        return Err(Unread::Size(size));
+    }
+    let mut memory = Memory::of(announced.process.pid);
+    let mut part = Vec::new();
+    let mut offset = 0;
+    while offset < size {
+        let wanted = CUBIN_PART.min((size - offset) as usize);
+        let at = part.len();
+        part.resize(wanted, 0);
+        let address = announced.address.wrapping_add(offset + at as u64);
+        let read = match memory.read_at(&mut part[at..], address) {
+            Ok(0) => return Err(Unread::Short(offset + at as u64)),
+            Ok(n) => n,
             Err(e) => match e.raw_os_error() {
-                Some(libc::EINTR) => bytes.truncate(at),
+                Some(libc::EINTR) => 0,
                 Some(libc::ESRCH | libc::ENOENT) => return Err(Unread::Gone),
                 Some(libc::EPERM | libc::EACCES) => return Err(Unread::Denied),
-                _ => return Err(Unread::Short(at as u64)),
+                _ => return Err(Unread::Short(offset + at as u64)),
             },
+        };
+        part.truncate(at + read);
+        if part.len() == wanted {
+            if !take(offset, &part) {
+                return Ok(());
+            }
+            offset += wanted as u64;
+            part.clear();
         }
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Whether bytes have a checksum.
 pub fn verify(crc: u64, bytes: &[u8]) -> Result<(), Unread> {
-    match crc32fast::hash(bytes) {
-        found if u64::from(found) == crc => Ok(()),
-        found => Err(Unread::Checksum(found)),
+    matches(crc, crc32fast::hash(bytes))
+}
+
+fn matches(crc: u64, found: u32) -> Result<(), Unread> {
+    if u64::from(found) == crc {
+        Ok(())
+    } else {
+        Err(Unread::Checksum(found))
     }
 }
 
@@ -113,11 +147,13 @@ mod tests {
         let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7) as u8).collect();
         let right = of_ours(&bytes);
         assert_eq!(read(&right), Ok(bytes.clone()));
+        assert_eq!(check(&right), Ok(()));
         let other = Announced {
             crc: right.crc ^ 1,
             ..right
         };
         assert_eq!(read(&other), Err(Unread::Checksum(right.crc as u32)));
+        assert_eq!(check(&other), Err(Unread::Checksum(right.crc as u32)));
         // The agent's contract: a checksum is 32 bits wide.
         let wide = Announced {
             crc: right.crc | 1 << 32,

@@ -1,18 +1,14 @@
-//! Takes the bytes of cubins out of the processes that have them, in a thread of its own.
+//! Takes the bytes of cubins from the processes that have them to the file, part by part, in a thread of its own.
 //!
-//! A process says where its cubin lies and how long it is, which may be a lie: the bytes are read part by part,
-//! and only those whose checksum is the announced one are kept.
+//! Unlike [`Code`](crate::code::Code), which looks into cubins and keeps them, no more than a few parts are in memory.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use anyhow::{Context, Result};
 
-use crate::recording::format::CUBIN_MAX;
-use crate::recording::writer::CUBIN_PART;
+use crate::code::announced::{self, Announced, CUBIN_MAX};
 
 /// Cubins that wait to be read.
 const WAITING_MAX: usize = 1024;
@@ -22,19 +18,6 @@ const PARTS_MAX: usize = 4;
 const KNOWN_MAX: usize = 1 << 16;
 /// Bytes kept in a recording, all in all.
 const TOTAL_MAX: u64 = 4 << 30;
-
-/// Where a cubin lies.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// The process.
-    pub pid: u32,
-    /// Checksum it announced.
-    pub crc: u64,
-    /// In its memory.
-    pub address: u64,
-    /// Bytes it announced.
-    pub size: u64,
-}
 
 /// What the thread says.
 #[derive(Debug)]
@@ -62,7 +45,7 @@ pub enum Said {
 /// The other end of the thread.
 #[derive(Debug)]
 pub struct Cubins {
-    places: SyncSender<Place>,
+    places: SyncSender<Announced>,
     said: Receiver<Said>,
     known: HashSet<u64>,
     waiting: usize,
@@ -91,7 +74,7 @@ impl Cubins {
     }
 
     /// Has a cubin read, unless it was before.
-    pub fn ask(&mut self, place: Place) {
+    pub fn ask(&mut self, place: Announced) {
         if self.known.contains(&place.crc) {
             return;
         }
@@ -126,15 +109,10 @@ impl Cubins {
     }
 }
 
-fn work(inbox: &Receiver<Place>, outbox: &SyncSender<Said>) {
+fn work(inbox: &Receiver<Announced>, outbox: &SyncSender<Said>) {
     for place in inbox {
-        let whole = match File::open(format!("/proc/{}/mem", place.pid)) {
-            Ok(memory) if is_what_it_says(&memory, &place) => hand_on(&memory, &place, outbox),
-            _ => Some(false),
-        };
-        let Some(whole) = whole else {
-            return;
-        };
+        // Checked before any of it is written, and again as it is: it may change in between.
+        let whole = announced::check(&place).is_ok() && hand_on(&place, outbox);
         let crc = place.crc;
         if outbox.send(Said::Done { crc, whole }).is_err() {
             return;
@@ -142,52 +120,28 @@ fn work(inbox: &Receiver<Place>, outbox: &SyncSender<Said>) {
     }
 }
 
-/// Calls with the offset and bytes of each part, as long as it says true; whether it came to the end.
-fn parts(memory: &File, place: &Place, mut take: impl FnMut(u64, &[u8]) -> bool) -> bool {
-    let mut part = vec![0; CUBIN_PART];
-    let mut offset = 0;
-    while offset < place.size {
-        let left = usize::try_from(place.size - offset).unwrap_or(usize::MAX);
-        let part = &mut part[..left.min(CUBIN_PART)];
-        let Some(at) = place.address.checked_add(offset) else {
-            return false;
-        };
-        if memory.read_exact_at(part, at).is_err() || !take(offset, part) {
-            return false;
-        }
-        offset += part.len() as u64;
-    }
-    true
-}
-
-fn is_what_it_says(memory: &File, place: &Place) -> bool {
+/// Whether all parts went out, with the announced checksum.
+fn hand_on(place: &Announced, outbox: &SyncSender<Said>) -> bool {
     let mut hasher = crc32fast::Hasher::new();
-    let came = parts(memory, place, |_, part| {
+    let mut sent = 0;
+    let read = announced::parts(place, |offset, part| {
         hasher.update(part);
-        true
-    });
-    came && u64::from(hasher.finalize()) == place.crc
-}
-
-/// Whether all parts were readable; `None`: nobody takes them any more.
-fn hand_on(memory: &File, place: &Place, outbox: &SyncSender<Said>) -> Option<bool> {
-    let mut gone = false;
-    let whole = parts(memory, place, |offset, part| {
-        let sent = outbox.send(Said::Part {
+        sent += part.len() as u64;
+        let part = Said::Part {
             crc: place.crc,
             offset,
             size: place.size,
             bytes: part.to_vec(),
-        });
-        gone = sent.is_err();
-        !gone
+        };
+        outbox.send(part).is_ok()
     });
-    (!gone).then_some(whole)
+    read.is_ok() && sent == place.size && u64::from(hasher.finalize()) == place.crc
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::ProcessId;
 
     fn all(cubins: &mut Cubins) -> (Vec<u8>, Vec<(u64, bool)>) {
         let (mut bytes, mut done) = (Vec::new(), Vec::new());
@@ -204,8 +158,11 @@ mod tests {
     #[test]
     fn bytes_come_once_and_only_if_they_are_the_announced_ones() {
         let code: Vec<u8> = (0..3_000_000u32).map(|i| i.wrapping_mul(7) as u8).collect();
-        let place = Place {
-            pid: std::process::id(),
+        let place = Announced {
+            process: ProcessId {
+                pid: std::process::id(),
+                start_ns: 0,
+            },
             crc: crc32fast::hash(&code).into(),
             address: code.as_ptr() as u64,
             size: code.len() as u64,
@@ -214,28 +171,31 @@ mod tests {
         cubins.ask(place);
         cubins.ask(place);
         let lies = [
-            Place { crc: 1, ..place },
-            Place {
+            Announced { crc: 1, ..place },
+            Announced {
                 crc: 2,
                 size: u64::MAX,
                 ..place
             },
-            Place {
+            Announced {
                 crc: 3,
                 address: 8,
                 ..place
             },
-            Place {
+            Announced {
                 crc: 4,
                 address: u64::MAX - 8,
                 ..place
             },
-            Place {
+            Announced {
                 crc: 5,
-                pid: u32::MAX,
+                process: ProcessId {
+                    pid: u32::MAX,
+                    start_ns: 0,
+                },
                 ..place
             },
-            Place {
+            Announced {
                 crc: 6,
                 size: CUBIN_MAX,
                 ..place

@@ -11,6 +11,7 @@ mod rows;
 pub mod stacks;
 pub mod threads;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::Path;
@@ -90,7 +91,7 @@ struct Known {
 #[derive(Debug)]
 pub struct Recorder<W> {
     writer: Writer<W>,
-    processes: HashMap<ProcessId, Known>,
+    processes: HashMap<ProcessId, Known, ahash::RandomState>,
     book: StackBook,
     resolver: Option<Resolver>,
     cubins: Option<Cubins>,
@@ -116,7 +117,7 @@ impl<W: Write> Recorder<W> {
         };
         let mut recorder = Self {
             writer: Writer::new(out, &about)?,
-            processes: HashMap::new(),
+            processes: HashMap::default(),
             book: StackBook::default(),
             resolver: keep.stacks.then(Resolver::start).transpose()?,
             cubins: keep.cubins.then(Cubins::start).transpose()?,
@@ -136,23 +137,24 @@ impl<W: Write> Recorder<W> {
 
     /// The process of an event; `None` when there are too many.
     fn process(&mut self, id: ProcessId) -> Option<&mut Known> {
-        if !self.processes.contains_key(&id) {
-            if self.processes.len() >= PROCESSES_MAX {
+        let room = self.processes.len() < PROCESSES_MAX;
+        let entry = match self.processes.entry(id) {
+            Entry::Occupied(known) => return Some(known.into_mut()),
+            Entry::Vacant(_) if !room => {
                 self.gaps.too_many_processes += 1;
                 return None;
             }
-            let index = self.writer.process(id.pid, id.start_ns);
-            if let Some(resolver) = &mut self.resolver {
-                resolver.look_at(index, id.pid);
-            }
-            let known = Known {
-                index,
-                threads: Threads::of(id.pid),
-                launches: 0,
-            };
-            self.processes.insert(id, known);
+            Entry::Vacant(entry) => entry,
+        };
+        let index = self.writer.process(id.pid, id.start_ns);
+        if let Some(resolver) = &mut self.resolver {
+            resolver.look_at(index, id.pid);
         }
-        self.processes.get_mut(&id)
+        Some(entry.insert(Known {
+            index,
+            threads: Threads::of(id.pid),
+            launches: 0,
+        }))
     }
 
     fn read_clock(&mut self) {

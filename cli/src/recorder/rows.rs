@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use super::cubins::Place;
 use super::stacks::Met;
 use super::{Known, Recorder};
+use crate::code::Announced;
 use crate::events::{Body, Event, Header, Kernel, Stack, Text, TextState};
 use crate::recording::columns::fold;
 use crate::recording::format::Note;
@@ -97,8 +97,8 @@ impl<W: Write> Recorder<W> {
             Body::CubinLoaded { crc, address, size } => {
                 self.writer.note(process, Note::Cubin, *crc, *size, "");
                 if let Some(cubins) = &mut self.cubins {
-                    cubins.ask(Place {
-                        pid: h.pid,
+                    cubins.ask(Announced {
+                        process: id,
                         crc: *crc,
                         address: *address,
                         size: *size,

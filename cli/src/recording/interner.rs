@@ -1,6 +1,6 @@
 //! Numbers for texts, each kept once, up to a limit: the process that is watched decides what comes.
 
-use std::collections::HashMap;
+use ahash::AHashMap;
 
 use super::format::NAME_MAX;
 
@@ -10,7 +10,7 @@ const ENTRY: usize = 64;
 /// See the module. 0 is the empty text.
 #[derive(Debug)]
 pub struct Interner {
-    ids: HashMap<Box<[u8]>, u32>,
+    ids: AHashMap<Box<[u8]>, u32>,
     /// Texts that were not handed on yet.
     fresh: Vec<String>,
     next: u32,
@@ -25,7 +25,7 @@ impl Interner {
     /// Keeps texts of about `limit` bytes in all.
     pub fn new(limit: usize) -> Self {
         Self {
-            ids: HashMap::new(),
+            ids: AHashMap::new(),
             fresh: Vec::new(),
             next: 1,
             bytes: 0,
