@@ -136,7 +136,7 @@ fn closed_descriptors() {
     let lab = Lab::new();
     let file = lab.file("own");
     let words = format!(
-        "init launch 5 close3 ownfile {} launch 10000 sync count",
+        "init launch 5 close3 ownfile {} launch 10000 sync sleep 300 launch 10 sync count",
         file.display()
     );
     same_output(&lab, &words, |p| p);
