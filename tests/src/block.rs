@@ -131,6 +131,27 @@ pub fn wait_looks(pid: u32) {
     }
 }
 
+/// Waits until our thread has delivered what CUPTI had of a process that launches no more, and counted it.
+#[track_caller]
+pub fn wait_delivered(pid: u32, library: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    // A launch that was counted and has no buffer yet gets one before that.
+    wait_looks(pid);
+    loop {
+        let status = read(pid, library).expect("the process maps the library");
+        let returned = status.get(Counter::BuffersReturned);
+        let given = status.get(Counter::BuffersRequested) - status.get(Counter::BuffersRefused);
+        if given == returned {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "CUPTI has given {returned} of {given} buffers back"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// How often our thread in a process went to sleep.
 #[track_caller]
 fn sleeps(pid: u32) -> u64 {

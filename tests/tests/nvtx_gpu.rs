@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nvtx_common::{INJECTION, SHORT, program, ready, said};
 use parcagpu_tests::artefacts;
+use parcagpu_tests::block;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::program::{Program, Running};
 use parcagpu_tests::trace::{Trace, number};
@@ -38,8 +39,7 @@ fn top_gives_ranges_the_time_of_their_kernels() {
     top.wait_stderr("attached to");
     running.open_gate(1);
     running.wait_gate(2);
-    // Records are a second old at most.
-    std::thread::sleep(Duration::from_millis(1200));
+    block::wait_delivered(pid, &lab.library());
     running.open_gate(2);
     running.wait(SHORT).ok();
     let ended = top.interrupt(SHORT).ok();

@@ -208,11 +208,12 @@ fn batches() {
     for records in ["1", "127", "128", "129", "1000"] {
         let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
         let mut host = lab
-            .host(Mode::Preload, "init launch 2600 sync sleep 1200 gate")
+            .host(Mode::Preload, "init launch 2600 sync gate")
             .env("PARCAGPU_RATE_LIMIT", "1e9")
             .env("MOCK_CUPTI_BUFFER_RECORDS", records)
             .start();
         host.wait_gate(1);
+        block::wait_delivered(host.pid(), &lab.library());
         let counter = |which| block::counter(host.pid(), &lab.library(), which);
         let dropped = counter(Counter::RecordsDroppedByCupti);
         let refused = counter(Counter::BuffersRefused);

@@ -22,7 +22,7 @@ const ONE: [(&str, &str); 2] = [
     ("PARCAGPU_GRAPH_RATE_LIMIT", "0.0001"),
 ];
 
-/// What an agent that was there first saw of a run, and the status block 1.2 s after its last word.
+/// What an agent that was there first saw of a run, and the status block when all was delivered.
 struct Seen {
     launches: Vec<Event>,
     records: Vec<Event>,
@@ -32,12 +32,13 @@ struct Seen {
 
 fn observe(lab: &Lab, words: &str, variables: &[(&str, &str)]) -> Seen {
     let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
-    let words = format!("{words} sync sleep 1200 gate");
+    let words = format!("{words} sync gate");
     let mut host = lab
         .host(Mode::Preload, &words)
         .envs(variables.iter().copied())
         .start();
     agent.poll_to_gate(&mut host, 1);
+    block::wait_delivered(host.pid(), &lab.library());
     let status = block::read(host.pid(), &lab.library()).unwrap();
     host.open_gate(1);
     host.wait(SHORT).ok();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Options};
-use parcagpu_tests::block::wait_state;
+use parcagpu_tests::block::{wait_delivered, wait_state};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::{Program, Running};
@@ -97,13 +97,11 @@ fn active() {
     let lab = Lab::new();
     let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
     let mut host = lab
-        .host(
-            Mode::Preload,
-            "init launch 20 graph 3 replay 2 sync sleep 1200 gate",
-        )
+        .host(Mode::Preload, "init launch 20 graph 3 replay 2 sync gate")
         .env("PARCAGPU_RATE_LIMIT", "1000")
         .start();
     host.wait_gate(1);
+    wait_delivered(host.pid(), &lab.library());
     let json = status(&lab, host.pid());
     assert_eq!(json["state"], "active", "{json}");
     assert_eq!(json["cupti_version"], 130_001);

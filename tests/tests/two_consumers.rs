@@ -5,7 +5,7 @@ use std::time::Duration;
 use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Options};
 use parcagpu_tests::artefacts;
-use parcagpu_tests::block::wait_state;
+use parcagpu_tests::block::{wait_delivered, wait_state};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log;
 use parcagpu_tests::need;
@@ -54,8 +54,7 @@ fn printed(bpftrace: Running) -> (u64, u64) {
 fn host(lab: &Lab, phases: &[u64]) -> Running {
     let mut words = "init gate".to_owned();
     for launches in phases {
-        // What was launched is delivered before the next consumer comes or goes.
-        words += &format!(" launch {launches} sync sleep 1200 gate");
+        words += &format!(" launch {launches} sync gate");
     }
     let mut host = lab
         .host(Mode::Preload, &words)
@@ -82,9 +81,12 @@ fn one_late() {
     wait_state(host.pid(), &lab.library(), State::Active, SHORT);
     host.open_gate(1);
     host.wait_gate(2);
+    // What was launched is delivered before the next consumer comes or goes.
+    wait_delivered(host.pid(), &lab.library());
     let late = top(&lab, host.pid());
     host.open_gate(2);
     host.wait_gate(3);
+    wait_delivered(host.pid(), &lab.library());
     assert_eq!(mock_launches(&lab), 350);
     assert_eq!(counted(late), (250, 250));
     host.open_gate(3);
@@ -105,9 +107,12 @@ fn one_leaves() {
     wait_state(host.pid(), &lab.library(), State::Active, SHORT);
     host.open_gate(1);
     host.wait_gate(2);
+    // What was launched is delivered before the next consumer comes or goes.
+    wait_delivered(host.pid(), &lab.library());
     assert_eq!(printed(leaving), (120, 120));
     host.open_gate(2);
     host.wait_gate(3);
+    wait_delivered(host.pid(), &lab.library());
     assert_eq!(counted(staying), (320, 320));
     assert_eq!(mock_launches(&lab), 320);
     wait_state(
