@@ -3,7 +3,7 @@
 import html
 import math
 
-COLOURS = {"idle": "#2a7f3f", "consumer": "#1f5fa8", "agent": "#1f8f9a", "left": "#7a4fb0", "everything": "#c2571a", "stacks": "#a3202c", "rival": "#8a8a8a"}
+COLOURS = {"idle": "#2a7f3f", "consumer": "#1f5fa8", "agent": "#1f8f9a", "pc": "#b08a1f", "left": "#7a4fb0", "everything": "#c2571a", "stacks": "#a3202c", "rival": "#8a8a8a"}
 LEFT, WIDTH, LINE, TOP = 430, 560, 20, 64
 TICKS = (0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20)
 

@@ -19,15 +19,16 @@ TITLES = {
     "idle": "preloaded, no consumer ever",
     "consumer": f"consumer attached, {RATE}/{GRAPH_RATE} samples/s",
     "agent": "the same, every probe and CPU stacks",
+    "pc": "every probe and CPU stacks, and PCs sampled",
     "left": "consumer left",
     "everything": "everything sampled",
     "stacks": "everything sampled, with CPU stacks",
     "rival": "the other library, no consumer",
 }
 PRELOADED = ("idle", "left")
-WATCHED = ("consumer", "agent", "everything", "stacks")
+WATCHED = ("consumer", "agent", "pc", "everything", "stacks")
 # As an agent does it that profiles the whole host all the time, and with all that there is.
-AT_DEFAULTS, RECORDED = ("consumer", "agent"), ("agent", "stacks")
+AT_DEFAULTS, RECORDED = ("consumer", "agent", "pc"), ("agent", "pc", "stacks")
 
 
 def fail(message, status=1):
@@ -91,8 +92,9 @@ class States:
         elif state in WATCHED:
             rates = ["--rate", str(RATE), "--graph-rate", str(GRAPH_RATE)] if state in AT_DEFAULTS else []
             record = ["--record", recording] if state in RECORDED else []
+            pcs = ["--pc"] if state == "pc" else []
             watch = [self.command, "run", "--lib", self.original, "--json", "--output", report]
-            workload = [*watch, *rates, *record, "--", *workload]
+            workload = [*watch, *rates, *record, *pcs, "--", *workload]
         return Way(state, workload, environment, library, report, recording)
 
     def visit(self, way, pid):
@@ -117,17 +119,19 @@ class States:
         with open(way.report) as file:
             report = json.load(file)
         check_report(report, way.state)
-        if way.state in RECORDED and not self.has_stack(way.recording):
+        if way.state in RECORDED and not self.has(way.recording, "stack", "frames"):
             fail(f"{way.state}: no CPU stack in the recording: {json.dumps(report)}")
+        if way.state == "pc" and not self.has(way.recording, "pc_sample", "stall_reasons"):
+            fail(f"pc: no PC sample in the recording: {json.dumps(report)}")
         return losses_of(report, way.state not in AT_DEFAULTS)
 
-    def has_stack(self, recording):
+    def has(self, recording, what, field):
         lines = [self.command, "report", "--format", "jsonl", recording]
         with subprocess.Popen(lines, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as reader:
             try:
                 for line in reader.stdout:
                     one = json.loads(line)
-                    if one["type"] == "stack" and one["frames"]:
+                    if one["type"] == what and one[field]:
                         return True
             finally:
                 reader.kill()
