@@ -310,12 +310,16 @@ fn long_kernel() {
         .env("PARCAGPU_RATE_LIMIT", "1e9")
         .start();
     host.wait_stdout("launched");
-    std::thread::sleep(Duration::from_millis(1500));
-    let status = block::read(host.pid(), &lab.library()).unwrap();
-    let oldest = status
-        .oldest_buffer_ns
-        .load(std::sync::atomic::Ordering::Relaxed);
-    assert_ne!(oldest, 0, "a buffer is out");
+    let oldest = || {
+        let status = block::read(host.pid(), &lab.library()).unwrap();
+        let order = std::sync::atomic::Ordering::Relaxed;
+        status.oldest_buffer_ns.load(order)
+    };
+    // Told after a flush.
+    assert!(
+        agent.poll_until(Duration::from_secs(2), |_| oldest() != 0),
+        "a buffer is out"
+    );
     assert!(agent.of(Kind::Record).is_empty(), "and held back");
     host.wait_stdout("now ");
     let all = |events: &[parcagpu_tests::agent::Event]| {
