@@ -263,6 +263,11 @@ impl Running {
             .expect("the program reads its gate");
     }
 
+    /// The end of its input: it comes to no gate any more.
+    pub fn close_input(&mut self) {
+        self.child.stdin = None;
+    }
+
     /// Gates that a host program came to so far.
     pub fn gates(&self) -> usize {
         self.stdout().lines().filter(|l| *l == "gate").count()

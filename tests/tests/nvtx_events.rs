@@ -4,6 +4,7 @@ mod nvtx_common;
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
 
 use nvtx_common::{
     NEWEST, SHORT, Said, VERSIONS, at_first_gate, attach, compile, injected, names, program, ready,
@@ -436,13 +437,17 @@ fn a_program_without_cuda_is_told_from_one_that_is_silent() {
     host.open_gate(2);
     host.wait_gate(3);
     drop(host);
-    // It waits for the end of its input.
-    let script = format!("exec {} < <(sleep 0.7)", idle.display());
-    let run = Program::new(artefacts::command(), lab.path())
+    let mut run = Program::new(artefacts::command(), lab.path())
         .words("run --lib")
         .arg_path(&lab.library())
-        .args(["--", "bash", "-c", &script])
-        .run(SHORT);
+        .arg_path(Path::new("--"))
+        .arg_path(&idle)
+        .start();
+    run.wait_gate(1);
+    // Several looks of `run` at its program, which waits for the end of its input.
+    std::thread::sleep(Duration::from_secs(1));
+    run.close_input();
+    let run = run.wait(SHORT);
     assert!(
         run.stderr.contains("it used NVTX and not CUDA"),
         "{}",

@@ -4,7 +4,7 @@ mod pc_common;
 
 use std::time::{Duration, Instant};
 
-use parcagpu_abi::status::Counter;
+use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::program::{Ended, Running};
@@ -226,17 +226,23 @@ fn refused_at_any_call() {
         (ENABLE, 40),
     ];
     // The second context's launches come when a consumer has long been told about the first one's refusal.
-    let words = "init context module 0 launch sampled_0 50 sync sleep 400 \
+    let words = "init gate context module 0 launch sampled_0 50 sync sleep 400 \
                  context module 1 launch sampled_1 50 sync sleep 1200";
     together::at_once(cases, |(function, code)| {
         let lab = Lab::new();
         let log = lab.file("calls");
         let start = |mode| -> Running {
-            program_in(&lab, mode, words)
+            let mut program = program_in(&lab, mode, words)
                 .env("MOCK_FAIL", format!("{function}={code}"))
                 .env("MOCK_LOG", &log)
                 .env("PARCAGPU_RATE_LIMIT", "1e9")
-                .start()
+                .start();
+            program.wait_gate(1);
+            if mode != Mode::Bare {
+                block::wait_state(program.pid(), &lab.library(), State::Active, SHORT);
+            }
+            program.open_gate(1);
+            program
         };
         let told = |ended: Ended| (ended.code(), ended.stdout, ended.stderr);
         let bare = told(start(Mode::Bare).wait(SHORT));

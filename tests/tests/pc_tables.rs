@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use parcagpu_abi::pc_sample::{STALL_REASON_NAME_LEN, STALL_REASON_SLOTS};
-use parcagpu_abi::status::Counter;
+use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::lab::Lab;
 use parcagpu_tests::trace::{Events, number};
 use parcagpu_tests::{block, need, together};
@@ -100,13 +100,16 @@ fn check(table: Table) {
     let trace = pc_common::attach(&lab);
     let mut host = program(
         &lab,
-        "init context module 0 launch sampled_0 500 sync gate sync",
+        "init gate context module 0 launch sampled_0 500 sync gate sync",
     )
     .env("MOCK_CUPTI_PC", script.join(","))
     .env("MOCK_CUPTI_STALL_REASONS", table.reasons.to_string())
     .env("PARCAGPU_RATE_LIMIT", "1e9")
     .start();
     host.wait_gate(1);
+    block::wait_state(host.pid(), &lab.library(), State::Active, SHORT);
+    host.open_gate(1);
+    host.wait_gate(2);
     // 500 ms of a kernel: 50,000 samples, of which the first some are from before the context was ready.
     let sampled = || block::counter(host.pid(), &lab.library(), Counter::PcSamples);
     let deadline = Instant::now() + SHORT;
@@ -118,7 +121,7 @@ fn check(table: Table) {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    host.open_gate(1);
+    host.open_gate(2);
     let ended = host.wait(SHORT).ok();
     assert_eq!(ended.stderr, "", "{table:?}");
     let events = trace.end();
