@@ -79,8 +79,8 @@ pub fn nothing_at_all() -> String {
         return "nothing seen: PARCAGPU_DISABLE=1 switches the library off".to_owned();
     }
     format!(
-        "nothing seen: no process of the command was met with the library in it; either it ended at once and used \
-         no CUDA, or the library did not get in (a static or setuid program, or one that drops LD_PRELOAD)\n{DOCTOR}"
+        "nothing seen: no process of the command was met with the library in it: it ended at once without a launch, \
+         or the library did not get in (a static or setuid program, or one that drops LD_PRELOAD)\n{DOCTOR}"
     )
 }
 
@@ -113,8 +113,10 @@ impl Ledger {
                 let Some(entry) = self.enter(found.pid) else {
                     continue;
                 };
-                if entry.comm.is_empty() {
-                    entry.comm = discover::comm(found.pid);
+                // It changes with exec.
+                let comm = discover::comm(found.pid);
+                if !comm.is_empty() {
+                    entry.comm = comm;
                 }
                 entry.take(&status);
             }
@@ -276,9 +278,10 @@ impl Entry {
                 .to_owned();
         }
         let mut text = match state {
-            State::Absent => "it has the library, and did not load the CUDA driver".to_owned(),
+            State::Absent => "it had not loaded the CUDA driver when last looked at".to_owned(),
             State::Hooked => {
-                "it loaded the CUDA driver, and did not initialise it or that failed".to_owned()
+                "it had loaded the CUDA driver and not initialised it when last looked at"
+                    .to_owned()
             }
             State::Dormant => format!("{}; the library is dormant", self.what_it_did()),
             State::Active => self.what_it_did(),
@@ -368,7 +371,7 @@ mod tests {
         );
         assert_eq!(
             entry.why_nothing(),
-            "it has the library, and did not load the CUDA driver: no consumer"
+            "it had not loaded the CUDA driver when last looked at: no consumer"
         );
         status.state.store(State::Dormant as u32, Relaxed);
         entry.take(&status);

@@ -42,8 +42,10 @@ const EVERY_LAUNCH: f64 = 1e9;
 /// Of `--pc`: PC samples a second, and MiB of the program's memory; CUPTI's own choice takes 512 and begins late.
 const PC_RATE: f64 = 1000.0;
 const PC_BUFFER_MB: f64 = 32.0;
-/// A short command is looked at this often, so that its last words are known.
+/// The command is looked at this often, so that its last words are known; at first more often: it may be short.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_AT_FIRST: Duration = Duration::from_millis(5);
+const AT_FIRST: Duration = Duration::from_secs(1);
 
 /// `parcagpu run`
 pub fn run(options: &RunOptions) -> Result<ExitCode> {
@@ -193,13 +195,19 @@ fn code(status: ExitStatus) -> u8 {
 /// Takes events until the command ends; `None` when the user does not want to wait for it.
 fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Option<ExitStatus>> {
     let mut forwarded = 0;
-    let mut next_look = Instant::now();
+    let began = Instant::now();
+    let mut next_look = began;
     let mut interrupts = 0;
     loop {
-        session.poll(LOOK_EVERY)?;
+        let every = if began.elapsed() < AT_FIRST {
+            LOOK_AT_FIRST
+        } else {
+            LOOK_EVERY
+        };
+        session.poll(every)?;
         // A flood of events must not make us look all the time.
         if Instant::now() >= next_look {
-            next_look = Instant::now() + LOOK_EVERY;
+            next_look = Instant::now() + every;
             session.look_at(child.id());
             view.tick(session);
         }
