@@ -117,7 +117,9 @@ fn a_thread_ends_in_its_launch() {
     let words = "init onsignal exit thread launch 1 launch 1 end join sleep 300 launch 3 sync sleep 300 count";
     let consumer = Consumer::new(&lab);
     for run in transparent(&lab, words, LIMIT, |p| {
+        // The first launch of a thread is sampled, and no other, however long they take.
         p.env("MOCK_RAISE", "cuLaunchKernel=10@1")
+            .env("PARCAGPU_RATE_LIMIT", "0.0001")
     }) {
         assert_eq!(run.ended.stdout, "launched 3 replayed 0\n");
         // For the thread that ended, and for the first of the others: it went off in between.

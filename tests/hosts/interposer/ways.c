@@ -207,9 +207,9 @@ static void churn(long count, const char *file, double seconds)
 	pthread_t threads[64];
 	long opened = 0;
 
+	atomic_store(&stop, 0);
 	for (long i = 0; i < count; i++)
 		check("pthread_create", pthread_create(&threads[i], NULL, launcher, NULL));
-	atomic_store(&stop, 0);
 	if (file && !strcmp(file, "-")) {
 		file = NULL;
 		while (now_ns() < end)
