@@ -37,7 +37,7 @@ fn refused_once() {
         return;
     }
     let lab = lab();
-    let words = "init launch 10 sleep 1500 launch 20 sync";
+    let words = "init launch 10 sleep 2500 launch 20 sync";
     let seen = Case::new(&lab, tool(&lab), words)
         .env("MOCK_FAIL", "cuptiSubscribe=39@1")
         .check();
