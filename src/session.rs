@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parcagpu_interpose::Uncancelled;
@@ -24,6 +24,9 @@ use crate::{errors, pc};
 
 /// Longest time that a launch takes to switch kernel activity.
 const SWITCHING: Duration = Duration::from_millis(50);
+/// Times in a row that activity cannot be switched on until that is final: CUPTI refuses a call at times while
+/// contexts come and go (seen once on an H200).
+const FAILURES_MAX: u32 = 3;
 
 /// See the module.
 pub struct Session {
@@ -37,6 +40,8 @@ pub struct Session {
     pub pc: Option<pc::Sampling>,
     /// Kernel activity could not be switched on; nothing more is tried until consumers change.
     pub activity_failed: AtomicBool,
+    /// Times in a row that it could not.
+    failures: AtomicU32,
     active: AtomicBool,
     kernels_pinned: AtomicBool,
     /// They are, or are about to be: nobody may switch them off any more.
@@ -82,6 +87,7 @@ pub fn make(config: Config) -> &'static Session {
         config,
         pool: Pool::new(),
         activity_failed: AtomicBool::new(false),
+        failures: AtomicU32::new(0),
         active: AtomicBool::new(false),
         kernels_pinned: AtomicBool::new(false),
         kernels_kept: AtomicBool::new(false),
@@ -224,8 +230,14 @@ impl Activity for Session {
                 false => api.enable_kernels(),
             }
         });
-        if !on {
-            self.activity_failed.store(true, Ordering::Relaxed);
+        match on {
+            true => self.failures.store(0, Ordering::Relaxed),
+            false => {
+                let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+                if failures >= FAILURES_MAX {
+                    self.activity_failed.store(true, Ordering::Relaxed);
+                }
+            }
         }
         on
     }

@@ -1,9 +1,11 @@
 //! Where machine code comes from: CUPTI while it is ours alone, else the images that hooks see.
 
-use super::{Machine, Phase, SECOND, report};
+use super::{Machine, Phase, SECOND, Subscription, report};
 use crate::cubin::{modules, registry};
-use crate::cupti::callbacks;
+use crate::cupti::callbacks::MODULES;
 use crate::cupti::sys::{DOMAIN_RESOURCE, resource_cbid};
+use crate::policy::KeepOn;
+use crate::session::Session;
 use crate::{hooks, probes};
 
 /// How long CUPTI is asked at first.
@@ -14,6 +16,10 @@ const AGAIN: u64 = SECOND / 20;
 /// How long it is asked when a sample came of code that nobody knows, and the pause after it was asked in vain.
 const MISSED: u64 = SECOND / 2;
 const MISSED_PAUSE: u64 = 5 * SECOND;
+/// How often a moment is looked for in which no launch switches.
+const TRIES: u32 = 100;
+/// Refusals in a row until they are told.
+const TOLD_AFTER: u32 = 10;
 
 /// When CUPTI is asked for modules that were loaded before the subscription.
 ///
@@ -29,6 +35,8 @@ pub(super) struct Earlier {
     found: u64,
     /// From when on missing code is a reason.
     missed: u64,
+    /// Refusals in a row.
+    failures: u32,
 }
 
 impl Earlier {
@@ -40,21 +48,26 @@ impl Earlier {
             pause: PAUSE.0,
             found: modules::earlier_found(),
             missed: 0,
+            failures: 0,
         }
     }
 
-    /// What to switch it to, if it is to be switched. `found`: modules that it has told of, ever; `missed`: code
-    /// is missing.
-    fn look(&mut self, now: u64, found: u64, missed: bool) -> Option<bool> {
-        if missed && !self.on && now >= self.missed {
-            self.missed = now + MISSED + MISSED_PAUSE;
-            return Some(self.switch(true, now + MISSED));
-        }
-        if now < self.until {
-            return None;
-        }
-        if !self.on {
-            return Some(self.switch(true, now + AGAIN));
+    /// Whether it is to be switched now. `missed`: code is missing.
+    fn is_due(&self, now: u64, missed: bool) -> bool {
+        now >= self.until || missed && !self.on && now >= self.missed
+    }
+
+    /// It was switched. `found`: modules that it has told of, ever.
+    fn switched(&mut self, now: u64, found: u64) {
+        self.failures = 0;
+        self.on = !self.on;
+        if self.on {
+            let missed = now < self.until;
+            if missed {
+                self.missed = now + MISSED + MISSED_PAUSE;
+            }
+            self.until = now + if missed { MISSED } else { AGAIN };
+            return;
         }
         if found == self.found {
             self.pause = (self.pause * 2).min(PAUSE.1);
@@ -62,12 +75,14 @@ impl Earlier {
             (self.pause, self.missed) = (PAUSE.0, now);
         }
         self.found = found;
-        Some(self.switch(false, now + self.pause))
+        self.until = now + self.pause;
     }
 
-    fn switch(&mut self, on: bool, until: u64) -> bool {
-        (self.on, self.until) = (on, until);
-        on
+    /// CUPTI refused, which it does at times while contexts come and go (seen on an H200). It is tried again at the
+    /// next look; whether it is time to tell.
+    fn refused(&mut self) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.failures == TOLD_AFTER
     }
 }
 
@@ -76,28 +91,41 @@ impl Machine {
     /// hooks see.
     pub(super) fn look_at_cubins(&mut self, now: u64) {
         let wanted = probes::cubin_loaded::enabled() || probes::cubin_unloaded::enabled();
+        let session = self.session;
         if let (Phase::Active(subscription), Some(api), true) =
-            (&mut self.phase, self.session.api(), wanted)
+            (&mut self.phase, session.api(), wanted)
             && !subscription.shared
         {
-            let handle = subscription.handle;
-            let enable = |cbid, on| {
-                let enabled = api.enable_callback(handle, DOMAIN_RESOURCE, cbid, on);
-                enabled.inspect_err(|error| report("cubin", *error)).is_ok()
-            };
-            match &mut subscription.modules {
+            let Subscription {
+                handle,
+                keep_on,
+                modules,
+                callbacks,
+                ..
+            } = subscription;
+            let enable = |cbid, on| api.enable_callback(*handle, DOMAIN_RESOURCE, cbid, on);
+            match modules {
                 None => {
-                    subscription.modules = Some(Earlier::begin(now));
-                    for cbid in callbacks::MODULES {
-                        if enable(cbid, true) {
-                            subscription.callbacks.push((DOMAIN_RESOURCE, cbid));
+                    let all = apart(session, keep_on, || MODULES.map(|cbid| enable(cbid, true)));
+                    // `None`: at the next look.
+                    if let Some(all) = all {
+                        *modules = Some(Earlier::begin(now));
+                        for (cbid, enabled) in MODULES.into_iter().zip(all) {
+                            match enabled {
+                                Ok(()) => callbacks.push((DOMAIN_RESOURCE, cbid)),
+                                Err(error) => report("cubin", error),
+                            }
                         }
                     }
                 }
                 Some(earlier) => {
-                    let missed = registry::take_missed();
-                    if let Some(on) = earlier.look(now, modules::earlier_found(), missed) {
-                        enable(resource_cbid::MODULE_PROFILED, on);
+                    if earlier.is_due(now, registry::take_missed()) {
+                        let switch = || enable(resource_cbid::MODULE_PROFILED, !earlier.on);
+                        match apart(session, keep_on, switch) {
+                            Some(Ok(())) => earlier.switched(now, modules::earlier_found()),
+                            Some(Err(error)) if earlier.refused() => report("cubin", error),
+                            Some(Err(_)) | None => {}
+                        }
                     }
                 }
             }
@@ -110,9 +138,24 @@ impl Machine {
     }
 }
 
+/// Calls CUPTI while no launch switches callbacks: by its documentation such calls must not meet. `None` if launches
+/// switch all the time.
+fn apart<R>(session: &Session, keep_on: &KeepOn, mut act: impl FnMut() -> R) -> Option<R> {
+    if keep_on.is_on() {
+        return Some(act());
+    }
+    (0..TRIES).find_map(|_| {
+        let done = session.sampler.switch.apart(&mut act);
+        if done.is_none() {
+            std::thread::yield_now();
+        }
+        done
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Earlier, FIRST, MISSED, MISSED_PAUSE, PAUSE, SECOND};
+    use super::{Earlier, FIRST, MISSED, MISSED_PAUSE, PAUSE, SECOND, TOLD_AFTER};
 
     /// When it was switched, as ns and state, looking ten times a second.
     fn switches(
@@ -126,11 +169,27 @@ mod tests {
             pause: PAUSE.0,
             found: 0,
             missed: 0,
+            failures: 0,
         };
-        let looks = (1..seconds * 10).map(|look| look * SECOND / 10);
-        looks
-            .filter_map(|now| Some((now, earlier.look(now, found(now), missed(now))?)))
-            .collect()
+        let mut switches = Vec::new();
+        for now in (1..seconds * 10).map(|look| look * SECOND / 10) {
+            if earlier.is_due(now, missed(now)) {
+                earlier.switched(now, found(now));
+                switches.push((now, earlier.on));
+            }
+        }
+        switches
+    }
+
+    #[test]
+    fn what_is_refused_is_tried_again_and_told_once() {
+        let mut earlier = Earlier::begin(0);
+        assert!(earlier.is_due(FIRST, false));
+        let told: Vec<u32> = (1..30).filter(|_| earlier.refused()).collect();
+        assert_eq!(told, [TOLD_AFTER]);
+        assert!(earlier.on && earlier.is_due(FIRST + 1, false));
+        earlier.switched(FIRST + 2, 0);
+        assert!(!earlier.on && !earlier.is_due(FIRST + 3, false) && !earlier.refused());
     }
 
     #[test]

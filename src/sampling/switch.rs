@@ -165,6 +165,21 @@ impl Switch {
         }
     }
 
+    /// Runs `act` while nobody switches; launches that come meanwhile are not sampled. `None` if one is open, or
+    /// somebody switches.
+    pub fn apart<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+        let word = self.0.load(Ordering::Acquire);
+        if word & (ON | BUSY | OPEN) != 0 {
+            return None;
+        }
+        self.0
+            .compare_exchange(word, word | BUSY, Ordering::AcqRel, Ordering::Acquire)
+            .ok()?;
+        let done = act();
+        self.0.fetch_and(!BUSY, Ordering::AcqRel);
+        Some(done)
+    }
+
     /// BUSY is ours and nobody is open.
     fn switch_on(&self, activity: &impl Activity) -> Result<Generation, Refused> {
         if !activity.on() {
@@ -275,6 +290,22 @@ mod tests {
         assert!(!switch.is_on());
         activity.broken.set(false);
         assert!(switch.join(&activity).is_ok());
+    }
+
+    #[test]
+    fn apart_from_launches() {
+        let (switch, activity) = (Switch::new(), Counted::default());
+        assert_eq!(switch.apart(|| 1), Some(1));
+        switch.open();
+        let refused = switch.apart(|| switch.join(&activity));
+        assert_eq!(refused, Some(Err(Refused::Busy)));
+        let joined = switch.join(&activity).unwrap();
+        assert_eq!(switch.apart(|| 1), None);
+        assert!(switch.leave(joined, &activity));
+        // Closed meanwhile, it stays so.
+        assert_eq!(switch.apart(|| switch.close(&activity)), Some(false));
+        assert_eq!(switch.join(&activity), Err(Refused::Closed));
+        assert!(switch.close(&activity));
     }
 
     #[derive(Default)]

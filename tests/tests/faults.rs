@@ -15,6 +15,7 @@ use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::need;
 use parcagpu_tests::program::Program;
+use parcagpu_tests::trace::Trace;
 
 const SHORT: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
@@ -249,6 +250,40 @@ fn failing_callbacks() {
     // One for each launch function at the most, not one for each launch.
     assert!(faulty.errors.len() <= 16, "{:?}", faulty.errors);
     assert_eq!((faulty.launches, faulty.records), (0, 0));
+}
+
+/// Callbacks are switched by launching threads and, for a consumer of code, by ours: never two at once. One that is
+/// refused is tried again.
+#[test]
+fn calls_that_must_not_meet() {
+    if !need::bpf("calls_that_must_not_meet") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let words = "modules 3 init say up thread spaced 400 5 end thread spaced 400 5 end join sync";
+    let mut host = lab
+        .host(Mode::Preload, words)
+        .env("MOCK_CUPTI_STRICT", "1")
+        .env("MOCK_CUPTI_SWITCH_US", "50")
+        .env(
+            "MOCK_FAIL",
+            "cuptiEnableCallback=1@100,cuptiEnableCallback=1@1000",
+        )
+        .env("MOCK_LOG", &log)
+        .start();
+    host.wait_stdout("up");
+    let trace = Trace::attach(&lab, &[host.pid()]);
+    host.wait(SHORT).ok();
+    let events = trace.end();
+    assert!(events.launches().len() > 200, "{}", events.launches().len());
+    assert_eq!(events.of("cubin_loaded").count(), 3);
+    let calls = mock_log::read(&log);
+    let profiled = calls
+        .iter()
+        .filter(|c| c.name == "cuptiEnableCallback" && c.arguments.ends_with(" 3 8"));
+    let switched: Vec<bool> = profiled.map(|c| c.arguments.starts_with('1')).collect();
+    assert!(switched.starts_with(&[true, false, true]), "{switched:?}");
 }
 
 /// Somebody else is CUPTI's subscriber: nothing of activity is called, the state says so, and CUPTI is

@@ -5,7 +5,7 @@
 //! the call, with the lock of `MOCK_CUPTI_LOCK` held.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use crate::api::{
     INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, SUCCESS, call_client, driver, next_correlation,
@@ -197,6 +197,21 @@ unsafe extern "C" fn synchronized(cbid: u32, context: *mut c_void, stream: *mut 
     deliver(DOMAIN_SYNCHRONIZE, cbid, (&raw const data).cast());
 }
 
+/// A call that switches callbacks takes its time; whether no other began meanwhile. CUPTI's documentation wants the
+/// client to make one at a time.
+fn is_alone() -> bool {
+    static INSIDE: AtomicBool = AtomicBool::new(false);
+    if INSIDE.swap(true, Ordering::SeqCst) {
+        return false;
+    }
+    let time = settings::get().switch_time;
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
+    INSIDE.store(false, Ordering::SeqCst);
+    true
+}
+
 fn table(driver: &DriverLink, domain: u32) -> Option<&[AtomicU8]> {
     match domain {
         DOMAIN_DRIVER => Some(&driver.driver_callbacks),
@@ -306,6 +321,10 @@ cupti_api! {
     fn cuptiEnableCallback(enable: u32, subscriber: *mut c_void, domain: u32, cbid: u32) {
         if !known(subscriber) || !valid(domain, cbid) {
             return INVALID_PARAMETER;
+        }
+        if !is_alone() && settings::get().strict {
+            eprintln!("simulated CUPTI: cuptiEnableCallback beside another one: the results are undefined");
+            std::process::abort();
         }
         set(domain, cbid..cbid + 1, enable != 0);
         SUCCESS

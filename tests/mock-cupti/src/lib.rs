@@ -19,7 +19,8 @@
 //! | `MOCK_CUPTI_RECORDS` | unset | by commas: `none`, `zero:N` (times 0/0 in every N-th record), `duplicate:N`, `withhold:N` |
 //! | `MOCK_CUPTI_BUFFER_RECORDS` | 0 | a buffer is full after this many records; 0: when no further one fits |
 //! | `MOCK_CUPTI_EXIT_BUFFERS` | 0 | 1: complete buffers are delivered at process end, from a thread of CUPTI's |
-//! | `MOCK_CUPTI_STRICT` | 0 | 1: these abort: a call after `cuptiFinalize`, a flush inside a callback, PC sampling of a context that is gone |
+//! | `MOCK_CUPTI_STRICT` | 0 | 1: these abort: a call after `cuptiFinalize`, a flush inside a callback, PC sampling of a context that is gone, two calls at once that switch callbacks |
+//! | `MOCK_CUPTI_SWITCH_US` | 0 | how long a call takes that switches a callback |
 //! | `MOCK_CUPTI_MODULES` | unset | by commas, what is told of the first, second, ... module: nothing (the truth), `edge` (the same right before memory that is not there), `empty`, `short`, `far`, `many`, `past`, `fatbin`, `ptx`, `null`, see `odd_modules` |
 //! | `MOCK_CUPTI_STALL_REASONS` | 40 | number of stall reasons |
 //! | `MOCK_CUPTI_PC` | unset | PC sampling, by commas, see below |

@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::odd_modules::Odd;
 
@@ -38,8 +39,11 @@ pub struct Settings {
     pub buffer_records: usize,
     /// At process end, complete buffers are delivered from a thread of CUPTI's.
     pub exit_buffers: bool,
-    /// A call after `cuptiFinalize`, or for a context that is gone, aborts.
+    /// A call after `cuptiFinalize`, or for a context that is gone, aborts, and so do two at once that switch
+    /// callbacks.
     pub strict: bool,
+    /// How long such a call takes.
+    pub switch_time: Duration,
     /// Number of stall reasons.
     pub stall_reasons: usize,
     /// What is told of modules, in their order; empty: the truth.
@@ -61,6 +65,7 @@ pub fn get() -> &'static Settings {
             buffer_records: number("MOCK_CUPTI_BUFFER_RECORDS", 0) as usize,
             exit_buffers: number("MOCK_CUPTI_EXIT_BUFFERS", 0) != 0,
             strict: number("MOCK_CUPTI_STRICT", 0) != 0,
+            switch_time: Duration::from_micros(number("MOCK_CUPTI_SWITCH_US", 0)),
             stall_reasons: number("MOCK_CUPTI_STALL_REASONS", 40) as usize,
             modules: modules(&text("MOCK_CUPTI_MODULES")),
         }

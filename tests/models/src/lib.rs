@@ -78,6 +78,25 @@ mod models {
         });
     }
 
+    /// A launch beside somebody who wants to be apart from those that switch.
+    #[test]
+    fn apart_from_a_launch() {
+        loom::model(|| {
+            let both = switch();
+            let other = Arc::clone(&both);
+            let thread = thread::spawn(move || launch(&other));
+            // What is asked of CUPTI there is as good as a switch on and off.
+            let apart = both.0.apart(|| {
+                both.1.on();
+                both.1.off();
+            });
+            let there = thread.join().unwrap();
+            assert!(there || apart.is_some());
+            assert!(!both.0.is_on() && !both.0.is_busy() && !both.1.0.load(Ordering::SeqCst));
+            assert!(launch(&both));
+        });
+    }
+
     /// Two launches while the session goes away and comes back: activity is never left on, nor off beside a
     /// launch that is counted.
     #[test]
