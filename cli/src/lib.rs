@@ -5,6 +5,7 @@
 
 pub mod accounts;
 pub mod block;
+pub mod brief;
 pub mod choice;
 pub mod code;
 pub mod colour;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::accounts::Accounts;
+use crate::brief::brief;
 use crate::code::{Code, Knowledge};
 use crate::demangle::clean;
 use crate::ledger::Ledger;
@@ -110,7 +111,11 @@ fn process_text(
 }
 
 fn kernel_lines(rows: &Rows, kernel: &KernelRow, most: usize) -> Vec<String> {
-    let mut lines = vec![format!("{}  {}", numbers(rows, &kernel.tally), kernel.name)];
+    let mut lines = vec![format!(
+        "{}  {}",
+        numbers(rows, &kernel.tally),
+        brief(&kernel.name)
+    )];
     for line in kernel.lines.iter().take(most) {
         let mnemonics: Vec<&str> = line
             .mnemonics

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::accounts::{Accounts, ProcessAccount};
+use crate::brief::brief;
 use crate::demangle::clean;
 use crate::ledger::{DOCTOR, Entry, Ledger, coverage};
 use crate::session::{ProcessId, Session};
@@ -139,9 +140,14 @@ fn process_text(
             "no time".to_owned()
         };
         let line = format!(
-            "  {:>7} {:>14} {time:>12} {mean:>12}  {name}",
+            "  {:>7} {:>14} {time:>12} {mean:>12}  {}",
             percent(row.total_ns, total),
-            count(row.calls)
+            count(row.calls),
+            if layout.raw_names {
+                name.into()
+            } else {
+                brief(name)
+            }
         );
         out += &cut(&line, layout.width);
         out.push('\n');

@@ -165,13 +165,16 @@ impl<S: Source + ?Sized> Source for Within<'_, S> {
     }
 }
 
-/// The cubin that the driver takes for a GPU: of those that fit the one for the newest architecture. `None`
+/// The cubin that the driver takes for a GPU: of those that fit the one for the newest architecture, and of these
+/// the one for that architecture only (sm_90a before sm_90, in whichever order they come: measured on an H200). `None`
 /// where it is not known what the driver runs: nothing fits, so that it compiles PTX; what it takes it unpacks or
-/// links first; or several fit equally well, as code for sm_90 and for sm_90a does.
+/// links first; or several fit equally well.
 pub fn chosen(entries: &[Entry], gpu_sm: u32) -> Option<Cubin> {
     let fitting = || entries.iter().filter(|entry| entry.fits(gpu_sm));
     let newest = fitting().map(|entry| entry.sm).max()?;
-    let mut best = fitting().filter(|entry| entry.sm == newest);
+    let newest = || fitting().filter(|entry| entry.sm == newest);
+    let only_here = newest().any(|entry| entry.one_architecture);
+    let mut best = newest().filter(|entry| entry.one_architecture == only_here);
     match (best.next(), best.next()) {
         (Some(only), None) => only.cubin,
         _ => None,
@@ -314,8 +317,19 @@ mod tests {
     }
 
     #[test]
+    fn code_for_the_architecture_only_comes_first() {
+        let first = |list: &[(u32, bool)]| chosen(&of(list), 90).map(|c| c.offset);
+        assert_eq!(first(&[(90, false), (90, true)]), Some(1));
+        assert_eq!(first(&[(90, true), (90, false)]), Some(0));
+        let mut packed = of(&[(90, false), (90, true)]);
+        packed[1].cubin = None;
+        assert_eq!(chosen(&packed, 90), None, "not the other one");
+    }
+
+    #[test]
     fn of_two_that_fit_equally_well_none_is_told() {
-        let all = of(&[(90, false), (90, true)]);
-        assert_eq!(chosen(&all, 90), None);
+        for both in [false, true] {
+            assert_eq!(chosen(&of(&[(90, both), (90, both)]), 90), None);
+        }
     }
 }

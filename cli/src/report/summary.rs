@@ -8,6 +8,7 @@ use anyhow::Result;
 use super::stalls::stalls;
 use super::sums::{self, KernelRow, RangeRow, total_ns};
 use super::view::View;
+use crate::brief::brief;
 use crate::demangle::clean;
 use crate::table::cut;
 use crate::text::{count, duration, percent, plural};
@@ -100,7 +101,7 @@ fn kernel(view: &View<'_>, row: &KernelRow, total: u128, out: &mut String) {
         count(sum.calls),
         time(sum.mean_ns()),
         time(timed.then_some(sum.max_ns.into())),
-        view.kernel_name(row.name)
+        brief(view.kernel_name(row.name))
     );
     let callers = callers(view, row);
     for (caller, ns) in callers.iter().take(CALLERS) {
@@ -162,7 +163,7 @@ fn waits(view: &View<'_>, out: &mut String) {
             row.place.text(view),
             row.tally.words(),
             "",
-            view.kernel_name(row.place.function)
+            brief(view.kernel_name(row.place.function))
         );
     }
     more(lines.len(), "further line", out);
@@ -182,7 +183,7 @@ fn waits(view: &View<'_>, out: &mut String) {
             "{:>9} {:>10}  {}: {}\n{:22}in {}, most at {}",
             share(waiting),
             count(waiting),
-            view.kernel_name(row.function),
+            brief(view.kernel_name(row.function)),
             row.tally.words(),
             "",
             plural(row.instructions, "instruction"),

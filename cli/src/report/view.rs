@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::coverage::Coverage;
+use crate::brief::brief;
 use crate::demangle::{clean, demangle, plays_tricks};
 use crate::recording::model::{Frame, Kernel, Launch, NameId, Recording};
 use crate::text::{date, duration, time_of_day};
@@ -138,7 +139,10 @@ impl<'a> View<'a> {
 
     /// `function (file:line)`, as much of it as is known.
     pub fn frame(&self, frame: &Frame) -> String {
-        let function = self.kernel_name(frame.function);
+        self.frame_named(frame, self.kernel_name(frame.function))
+    }
+
+    fn frame_named(&self, frame: &Frame, function: &str) -> String {
         match (self.name(frame.file), frame.line) {
             ("", _) => function.to_owned(),
             (file, 0) => format!("{function} ({})", base(file)),
@@ -152,7 +156,8 @@ impl<'a> View<'a> {
         self.stack(stack).nth(self.caller_depth(stack))
     }
 
-    /// [`View::caller`] in words, and up to two frames that called it, of its own kind: `f (a.py:3) < main (a.py:9)`.
+    /// [`View::caller`] in words, and up to two frames that called it, of its own kind: `f (a.py:3) < main (a.py:9)`;
+    /// long names are shortened.
     pub fn callers(&self, stack: u32) -> Option<String> {
         let caller = self.caller(stack)?;
         let python = self.is_python(caller);
@@ -166,7 +171,7 @@ impl<'a> View<'a> {
             .skip(self.caller_depth(stack))
             .filter(|f| self.is_python(f) == python && !start(f))
             .take(CALLERS_MAX)
-            .map(|f| self.frame(f))
+            .map(|f| self.frame_named(f, &brief(self.kernel_name(f.function))))
             .collect();
         Some(words.join(" < "))
     }
