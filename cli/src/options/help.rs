@@ -138,7 +138,7 @@ JSON lines: one object per record, its kind in the field type. Times are ns of C
 what is not known is null.
   recording  version, command, kernel_release, host, utc_offset_s, begin_ns, end_ns, clock_offset_ns,
              clock_uncertainty_ns, clock_drift_ns, truncated, damage, launches_sampled, launches_seen, whole, kernels,
-             kernels_without_times, kernels_without_launch, launches_without_kernel, gpu_ns,
+             kernels_without_times, kernels_without_launch, launches_without_kernel, launches_without_stack, gpu_ns,
              pc_samples, losses [{what, count}], notes
   process    pid, comm, threads, streams, devices [{device, model, name, uuid, sampling_factor, clock_khz,
              sm_count}], launches_sampled, launches_seen, whole, losses

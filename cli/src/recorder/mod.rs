@@ -313,7 +313,7 @@ impl<W: Write> Recorder<W> {
                 gaps.stacks_of_the_gone,
             ),
             (
-                "stacks that did not lead out of the library",
+                "launches whose stack did not lead out of the library",
                 gaps.stacks_empty,
             ),
             ("stacks not resolved: too many at once", refused),

@@ -51,6 +51,9 @@ impl<W: Write> Recorder<W> {
                 self.meet_thread(id, h.tid);
                 let name = self.name(name);
                 let stack = self.stack(process, h.pid, *stack);
+                if self.empty.contains(&stack) {
+                    self.gaps.stacks_empty += 1;
+                }
                 let cbid = fold((*cbid).into());
                 let (tid, launch) = (h.tid.into(), (*launch).into());
                 self.writer

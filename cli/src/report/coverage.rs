@@ -26,6 +26,8 @@ pub struct Coverage {
     pub no_launch: u64,
     /// Sampled launches without a kernel record.
     pub no_kernel: u64,
+    /// Sampled launches without a CPU stack, where stacks were taken.
+    pub no_stack: u64,
     /// (what, how many), over all processes.
     pub losses: Vec<(String, u64)>,
 }
@@ -70,6 +72,7 @@ impl Coverage {
             kernels: rec.kernels.len() as u64,
             no_time,
             no_launch,
+            no_stack: no_stack(rec),
             no_kernel: rec.launches.len().saturating_sub(with_kernel.len()) as u64,
             losses,
         }
@@ -143,7 +146,25 @@ impl Coverage {
                 plural(self.no_kernel, "sampled launch")
             ));
         }
+        if self.no_stack > 0 {
+            notes.push(format!(
+                "{} without a CPU stack ({}): they came faster than stacks can be taken, or theirs could not be read",
+                plural(self.no_stack, "sampled launch"),
+                percent(u128::from(self.no_stack), rec.launches.len() as u128)
+            ));
+        }
         notes
+    }
+}
+
+fn no_stack(rec: &Recording) -> u64 {
+    let without = rec.launches.iter().filter(|l| {
+        let frames = rec.stacks.get(l.stack as usize);
+        frames.is_none_or(Vec::is_empty)
+    });
+    match without.count() {
+        all if all == rec.launches.len() => 0,
+        some => some as u64,
     }
 }
 
@@ -177,12 +198,31 @@ pub fn share(sampled: u64, seen: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recording::model::Launch;
 
     #[test]
     fn a_sample_is_never_called_all() {
         assert_eq!(share(1, Some(1)), "all 1 launch");
         assert_eq!(share(400, Some(8000)), "400 of 8,000 launches (5.0 %)");
         assert_eq!(share(2, None), "2 launches, of how many is not known");
+    }
+
+    #[test]
+    fn launches_without_a_stack_are_counted_where_stacks_were_taken() {
+        let of = |stacks: &[u32]| {
+            let launches = stacks.iter().map(|stack| Launch {
+                stack: *stack,
+                ..Launch::default()
+            });
+            Coverage::of(&Recording {
+                launches: launches.collect(),
+                stacks: vec![vec![], vec![0], vec![]],
+                ..Recording::default()
+            })
+            .no_stack
+        };
+        assert_eq!(of(&[1, 0, 2, 9, 1]), 3);
+        assert_eq!((of(&[1, 1]), of(&[0, 0]), of(&[])), (0, 0, 0));
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn recording(view: &View<'_>) -> Value {
         "clock_uncertainty_ns": rec.clocks.uncertainty_ns, "clock_drift_ns": rec.clocks.drift_ns,
         "truncated": rec.truncated, "damage": rec.damage, "launches_sampled": seen.sampled, "launches_seen": seen.seen,
         "whole": seen.whole, "kernels": seen.kernels, "kernels_without_times": seen.no_time,
-        "kernels_without_launch": seen.no_launch, "launches_without_kernel": seen.no_kernel,
+        "kernels_without_launch": seen.no_launch, "launches_without_kernel": seen.no_kernel, "launches_without_stack": seen.no_stack,
         "gpu_ns": u64::try_from(total_ns(view)).unwrap_or(u64::MAX),
         "pc_samples": stalls(view).tally.samples, "losses": losses(&seen.losses), "notes": view.notes(),
     })
