@@ -186,6 +186,7 @@ find_nvcc() {
 	need pip
 	nvcc=$("$root/scripts/fetch-cuda-compilers" nvcc) || die -2 "nvcc cannot be had from PyPI; install a CUDA toolkit, or set NVCC"
 	local toolkit=${nvcc%/bin/nvcc}
+	# shellcheck disable=SC2034 # as above
 	nvcc_flags=(-I "$toolkit/include" -L "$toolkit/lib")
 }
 
