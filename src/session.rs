@@ -40,8 +40,8 @@ pub struct Session {
     pub pc: Option<pc::Sampling>,
     /// Kernel activity could not be switched on; nothing more is tried until consumers change.
     pub activity_failed: AtomicBool,
-    /// Times in a row that it could not.
-    failures: AtomicU32,
+    /// Times in a row that it could not, and that it could not be switched off.
+    failures: [AtomicU32; 2],
     active: AtomicBool,
     kernels_pinned: AtomicBool,
     /// They are, or are about to be: nobody may switch them off any more.
@@ -87,7 +87,7 @@ pub fn make(config: Config) -> &'static Session {
         config,
         pool: Pool::new(),
         activity_failed: AtomicBool::new(false),
-        failures: AtomicU32::new(0),
+        failures: [const { AtomicU32::new(0) }; 2],
         active: AtomicBool::new(false),
         kernels_pinned: AtomicBool::new(false),
         kernels_kept: AtomicBool::new(false),
@@ -194,27 +194,41 @@ impl Session {
         let _ = api.unsubscribe(SubscriberHandle(self.subscriber.load(Ordering::Acquire)));
     }
 
-    /// Switches the callbacks of the launches that hooks decide upon.
+    /// Switches the callbacks of the launches that hooks decide upon: all of them, whatever one gives.
     fn switch_callbacks(&self, api: &Api, on: bool) -> Result<(), CuptiError> {
         let subscriber = SubscriberHandle(self.subscriber.load(Ordering::Acquire));
         callbacks::wanted(self.config.api_callbacks)
             .filter(|launch| callbacks::decided_in_hook(*launch))
             // On a shared subscription the other's callbacks stay as they are.
             .filter(|(domain, cbid)| !holder::wants_callback(*domain, *cbid))
-            .try_for_each(|(domain, cbid)| api.enable_callback(subscriber, domain, cbid, on))
+            .map(|(domain, cbid)| api.enable_callback(subscriber, domain, cbid, on))
+            .fold(Ok(()), Result::and)
     }
 
-    fn activity(&self, act: impl FnOnce(&Api) -> Result<(), CuptiError>) -> bool {
+    /// Calls CUPTI on behalf of one who switches, which excludes all others. An error is told, and final (`Err`),
+    /// when it comes for the [`FAILURES_MAX`]th time in a row; `Ok(false)` before.
+    fn activity(
+        &self,
+        failures: &AtomicU32,
+        act: impl FnOnce(&Api) -> Result<(), CuptiError>,
+    ) -> Result<bool, CuptiError> {
         let Some(api) = self.api() else {
-            return false;
+            return Ok(false);
         };
         // So that the hooks on CUPTI do not take this for the program's.
         let _ours = Inside::nested();
         // CUPTI may come to a cancellation point, in the middle of the switch.
         let _whole = Uncancelled::begin();
-        act(api)
-            .inspect_err(|error| errors::report(error.code as i32, "cupti", &error.to_string()))
-            .is_ok()
+        let Err(error) = act(api) else {
+            failures.store(0, Ordering::Relaxed);
+            return Ok(true);
+        };
+        if failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX {
+            return Ok(false);
+        }
+        failures.store(0, Ordering::Relaxed);
+        errors::report(error.code as i32, "cupti", &error.to_string());
+        Err(error)
     }
 }
 
@@ -223,31 +237,33 @@ impl Activity for Session {
         if self.activity_failed.load(Ordering::Relaxed) {
             return false;
         }
-        let on = self.activity(|api| {
-            self.switch_callbacks(api, true)?;
-            match self.kernels_are_pinned() {
+        let on = |api: &Api| {
+            let callbacks = self.switch_callbacks(api, true);
+            let on = callbacks.and_then(|()| match self.kernels_are_pinned() {
                 true => Ok(()),
                 false => api.enable_kernels(),
+            });
+            if on.is_err() {
+                let _ = self.switch_callbacks(api, false);
             }
-        });
-        match on {
-            true => self.failures.store(0, Ordering::Relaxed),
-            false => {
-                let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-                if failures >= FAILURES_MAX {
-                    self.activity_failed.store(true, Ordering::Relaxed);
-                }
-            }
+            on
+        };
+        let on = self.activity(&self.failures[0], on);
+        if on.is_err() {
+            self.activity_failed.store(true, Ordering::Relaxed);
         }
-        on
+        on.unwrap_or(false)
     }
 
     fn off(&self) {
-        self.activity(|api| {
-            if !self.kernels_kept.load(Ordering::SeqCst) {
-                api.disable_kernels()?;
-            }
-            self.switch_callbacks(api, false)
-        });
+        let off = |api: &Api| {
+            let kernels = match self.kernels_kept.load(Ordering::SeqCst) {
+                true => Ok(()),
+                false => api.disable_kernels(),
+            };
+            kernels.and(self.switch_callbacks(api, false))
+        };
+        // Told, and tried again after the next launch that is sampled.
+        let _ = self.activity(&self.failures[1], off);
     }
 }

@@ -6,6 +6,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::result;
 use super::sys::{
@@ -13,6 +14,9 @@ use super::sys::{
     CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
 use crate::pc::api::Functions;
+
+/// How often a callback that is refused is asked for again.
+const INSISTING: u32 = 5;
 
 /// A CUPTI call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +203,24 @@ impl Api {
         check("cuptiEnableCallback", unsafe {
             (self.symbols.enable_callback)(u32::from(on), handle, domain, cbid)
         })
+    }
+
+    /// The same on our own thread, where it is asked again for some milliseconds: CUPTI refuses it at times while
+    /// contexts come and go (error 1, seen on an H200 with CUDA 13.0).
+    pub fn insist_on_callback(
+        &self,
+        handle: SubscriberHandle,
+        domain: Domain,
+        cbid: u32,
+        on: bool,
+    ) -> Result<(), CuptiError> {
+        for _ in 0..INSISTING {
+            if self.enable_callback(handle, domain, cbid, on).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.enable_callback(handle, domain, cbid, on)
     }
 
     /// Names our buffer callbacks.

@@ -114,7 +114,7 @@ impl Machine {
             .filter(|(domain, cbid)| !holder::wants_callback(*domain, *cbid))
             .chain(of_pcs)
         {
-            match api.enable_callback(handle, domain, cbid, true) {
+            match api.insist_on_callback(handle, domain, cbid, true) {
                 Ok(()) => on.push((domain, cbid)),
                 Err(error) => errors::report(
                     error.code as i32,
@@ -158,7 +158,8 @@ impl Machine {
         }
         if let Some(api) = session.api() {
             for (domain, cbid) in &subscription.callbacks {
-                if let Err(error) = api.enable_callback(subscription.handle, *domain, *cbid, false)
+                if let Err(error) =
+                    api.insist_on_callback(subscription.handle, *domain, *cbid, false)
                 {
                     report("cupti", error);
                 }

@@ -78,8 +78,7 @@ impl Earlier {
         self.until = now + self.pause;
     }
 
-    /// CUPTI refused, which it does at times while contexts come and go (seen on an H200). It is tried again at the
-    /// next look; whether it is time to tell.
+    /// CUPTI refused. It is tried again at the next look; whether it is time to tell.
     fn refused(&mut self) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.failures == TOLD_AFTER
@@ -103,7 +102,7 @@ impl Machine {
                 callbacks,
                 ..
             } = subscription;
-            let enable = |cbid, on| api.enable_callback(*handle, DOMAIN_RESOURCE, cbid, on);
+            let enable = |cbid, on| api.insist_on_callback(*handle, DOMAIN_RESOURCE, cbid, on);
             match modules {
                 None => {
                     let all = apart(session, keep_on, || MODULES.map(|cbid| enable(cbid, true)));

@@ -268,7 +268,7 @@ fn calls_that_must_not_meet() {
         .env("MOCK_CUPTI_SWITCH_US", "50")
         .env(
             "MOCK_FAIL",
-            "cuptiEnableCallback=1@100,cuptiEnableCallback=1@1000",
+            "cuptiEnableCallback=1@1,cuptiEnableCallback=1@100",
         )
         .env("MOCK_LOG", &log)
         .start();
@@ -278,6 +278,7 @@ fn calls_that_must_not_meet() {
     let events = trace.end();
     assert!(events.launches().len() > 200, "{}", events.launches().len());
     assert_eq!(events.of("cubin_loaded").count(), 3);
+    assert_eq!(events.errors(), []);
     let calls = mock_log::read(&log);
     let profiled = calls
         .iter()
