@@ -133,7 +133,7 @@ fn top_shows_kernels_their_lines_and_what_they_wait_for() {
         "25 samples without a line: no line information: compile with -lineinfo",
         "25 samples without a line: the code was not announced",
         "1 sample dropped by the hardware",
-        "long_name(a_type_whose_name",
+        "  long_name\n",
         "kernels/lines.cu:",
         "LDG.E",
         "never_announced",

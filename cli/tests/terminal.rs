@@ -285,7 +285,7 @@ fn kernels_processes_and_keys() {
     one.obey("all");
     let screen = top.shows("WAITS FOR");
     assert!(
-        line(&screen, "vectorAdd").contains("stall wait"),
+        line(&screen, "vectorAdd").contains("stall_wait"),
         "{screen}"
     );
 
