@@ -118,6 +118,14 @@ pub fn module_loaded(module: &ModuleImage) {
     }
 }
 
+/// Tells CUPTI that it goes.
+pub fn module_unloaded(module: &ModuleImage) {
+    if let Some(tool) = tool() {
+        // SAFETY: lives through the call.
+        unsafe { (tool.module_unloaded)(module) };
+    }
+}
+
 /// Whether a resource callback is on.
 pub fn wanted(cbid: u32) -> bool {
     LINK.resource_callbacks[cbid as usize].load(Ordering::Acquire) != 0

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32};
 /// Names the export table; a driver that does not know it is not ours.
 pub const LINK_UUID: [u8; 16] = *b"parcagpu-sim-lnk";
 /// Raised when anything in this file changes.
-pub const LINK_VERSION: u32 = 5;
+pub const LINK_VERSION: u32 = 6;
 
 /// Callback domain of driver functions.
 pub const DOMAIN_DRIVER: u32 = 1;
@@ -148,6 +148,8 @@ pub struct Tool {
     pub sampled: unsafe extern "C" fn(*mut ApiCall, *const KernelRun, usize),
     /// A module was loaded; whether or not anybody wants to know.
     pub module_loaded: unsafe extern "C" fn(*const ModuleImage),
+    /// It goes.
+    pub module_unloaded: unsafe extern "C" fn(*const ModuleImage),
     /// A context is gone: its id. The thread still holds it.
     pub context_gone: unsafe extern "C" fn(u32),
     /// A resource came or goes, only while its callback is on.

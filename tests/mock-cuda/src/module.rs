@@ -182,6 +182,7 @@ fn describe(module: &'static Object<Module>) -> ModuleImage {
 fn unload(module: &'static Object<Module>) -> Outcome {
     // Announced first: the code is still there while CUPTI tells of it.
     notify(export::MODULE_UNLOAD_STARTING, module);
+    export::module_unloaded(&describe(module));
     if !module.retire() {
         return Err(crate::error::INVALID_HANDLE);
     }

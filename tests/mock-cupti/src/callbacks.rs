@@ -37,6 +37,7 @@ pub static TOOL: Tool = Tool {
     kernels: activity::kernels,
     sampled: pc_contexts::sampled,
     module_loaded: pc_contexts::module_loaded,
+    module_unloaded: pc_contexts::module_unloaded,
     context_gone: pc_contexts::context_gone,
     resource,
     synchronized,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::api::driver;
 use crate::callbacks::TOOL;
 use crate::link::{ApiCall, KernelRun, ModuleImage};
-use crate::pc_samples::{Function, Samples};
+use crate::pc_samples::Samples;
 use crate::pc_sys::SamplingData;
 use crate::{pc_lock, pc_script};
 
@@ -148,16 +148,11 @@ impl Contexts {
         }
     }
 
-    /// The checksum of a function's machine code.
-    pub fn checksum(&self, function: &Function) -> u64 {
-        let key = (function.cubin.addr(), function.cubin_size);
-        self.checksums.get(&key).copied().unwrap_or_default()
-    }
-
     /// With the function that the client has named by now, or CUPTI's own; on the thread that loads the module, or
     /// that launches from one which was there before CUPTI.
-    fn ask_for_checksum(&mut self, cubin: *const c_void, size: usize) {
-        self.checksums
+    fn ask_for_checksum(&mut self, cubin: *const c_void, size: usize) -> u64 {
+        *self
+            .checksums
             .entry((cubin.addr(), size))
             .or_insert_with(|| {
                 let callback = *CRC.lock().expect("nobody panics holding it");
@@ -170,7 +165,7 @@ impl Contexts {
                     }
                 }
                 crc
-            });
+            })
     }
 }
 
@@ -183,6 +178,14 @@ pub unsafe extern "C" fn module_loaded(module: *const ModuleImage) {
         .ask_for_checksum(module.cubin, module.cubin_size);
 }
 
+/// A module goes; functions that were sampled have its checksum.
+pub unsafe extern "C" fn module_unloaded(module: *const ModuleImage) {
+    // SAFETY: the driver's struct, alive through the call.
+    let module = unsafe { &*module };
+    let key = (module.cubin.addr(), module.cubin_size);
+    pc_lock::lock().contexts().checksums.remove(&key);
+}
+
 /// Kernels of a launch, inside their context.
 pub unsafe extern "C" fn sampled(call: *mut ApiCall, runs: *const KernelRun, count: usize) {
     // SAFETY: the driver's call and array, alive through this call.
@@ -192,7 +195,7 @@ pub unsafe extern "C" fn sampled(call: *mut ApiCall, runs: *const KernelRun, cou
     };
     let mut locked = pc_lock::lock();
     for run in runs {
-        locked
+        let checksum = locked
             .contexts()
             .ask_for_checksum(run.cubin, run.cubin_size);
         let Some(sampling) = locked.contexts().sampled.get_mut(&run.context_id) else {
@@ -204,7 +207,7 @@ pub unsafe extern "C" fn sampled(call: *mut ApiCall, runs: *const KernelRun, cou
             } else {
                 0
             };
-            sampling.samples.add(run, id);
+            sampling.samples.add(run, id, checksum);
             if sampling.samples.crowded() {
                 sampling.pass(driver().map_or(0, |driver| (driver.now)()));
             }

@@ -71,7 +71,7 @@ unsafe fn give(contexts: &mut Contexts, id: u32, data: &mut SamplingData) -> i32
         // SAFETY: the client's array of `capacity` records.
         unsafe {
             let record = data.pcs.byte_add(data.total_pcs * record_size());
-            (*record).cubin_crc = contexts.checksum(function);
+            (*record).cubin_crc = function.checksum;
             (*record).offset = place.1;
             (*record).symbol = function.symbol;
             (*record).name = function.name.cast_mut();

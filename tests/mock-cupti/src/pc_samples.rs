@@ -5,7 +5,7 @@
 //! places, the first ones more often, with always the same mix of reasons.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 
 use crate::link::KernelRun;
 use crate::pc_script;
@@ -35,10 +35,8 @@ pub type Counts = [u32; REASONS.len()];
 pub struct Function {
     /// Its name, see [`own_name`].
     pub name: *const c_char,
-    /// The machine code, never freed.
-    pub cubin: *const c_void,
-    /// Its size in bytes.
-    pub cubin_size: usize,
+    /// Checksum of the machine code.
+    pub checksum: u64,
     /// Its symbol there.
     pub symbol: u32,
     instructions: u64,
@@ -72,14 +70,13 @@ pub struct Samples {
 
 impl Samples {
     /// A kernel that will be, or is, running. Correlation id 0: samples of its launches are added up.
-    pub fn add(&mut self, run: &KernelRun, correlation: u32) {
+    pub fn add(&mut self, run: &KernelRun, correlation: u32, checksum: u64) {
         let key = (run.name.addr(), run.cubin.addr());
         let functions = &mut self.functions;
         let function = *self.known.entry(key).or_insert_with(|| {
             functions.push(Function {
                 name: own_name(run.name),
-                cubin: run.cubin,
-                cubin_size: run.cubin_size,
+                checksum,
                 symbol: run.symbol,
                 instructions: (run.code_size / INSTRUCTION_BYTES).max(1),
                 rest: 0,
@@ -244,12 +241,12 @@ mod tests {
     fn a_millisecond_gives_a_hundred_samples() {
         let mut samples = Samples::default();
         for at in 0..1000 {
-            samples.add(&run(at * 10_000, at * 10_000 + 1000), 0);
+            samples.add(&run(at * 10_000, at * 10_000 + 1000), 0, 1);
         }
         samples.pass(u64::MAX, 20, true, 16);
         assert_eq!((samples.places(), samples.runs.len()), (8, 0));
         assert_eq!(sums(&mut samples), (100, 40));
-        samples.add(&run(0, 3_000_000), 0);
+        samples.add(&run(0, 3_000_000), 0, 1);
         samples.pass(1_000_000, 21, true, 16);
         assert_eq!(sums(&mut samples).0, 50);
         samples.pass(3_000_000, 21, false, 16);
@@ -259,12 +256,12 @@ mod tests {
     #[test]
     fn launches_are_told_apart_if_wanted() {
         let mut samples = Samples::default();
-        samples.add(&run(0, 1_000_000), 5);
-        samples.add(&run(1_000_000, 2_000_000), 6);
+        samples.add(&run(0, 1_000_000), 5, 1);
+        samples.add(&run(1_000_000, 2_000_000), 6, 1);
         samples.pass(u64::MAX, 20, true, 16);
         let of = |id| samples.waiting.keys().filter(|place| place.2 == id).count();
         assert_eq!((of(5), of(6)), (8, 8));
-        samples.add(&run(2_000_000, 3_000_000), 7);
+        samples.add(&run(2_000_000, 3_000_000), 7, 1);
         samples.pass(u64::MAX, 20, true, 16);
         let of = |id| samples.waiting.keys().filter(|place| place.2 == id).count();
         assert_eq!((of(5), of(6), of(7), of(0)), (8, 8, 0, 8));
