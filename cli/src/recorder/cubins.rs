@@ -2,7 +2,7 @@
 //!
 //! Unlike [`Code`](crate::code::Code), which looks into cubins and keeps them, no more than a few parts are in memory.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -47,11 +47,12 @@ pub enum Said {
 pub struct Cubins {
     places: SyncSender<Announced>,
     said: Receiver<Said>,
-    known: HashSet<u64>,
+    /// By checksum: bytes.
+    known: HashMap<u64, u64>,
     waiting: usize,
     bytes: u64,
-    /// Cubins that were not kept.
-    pub missed: u64,
+    /// Not kept so far; each is told again every ten seconds.
+    missed: HashSet<u64>,
 }
 
 impl Cubins {
@@ -66,27 +67,38 @@ impl Cubins {
         Ok(Self {
             places,
             said,
-            known: HashSet::new(),
+            known: HashMap::new(),
             waiting: 0,
             bytes: 0,
-            missed: 0,
+            missed: HashSet::new(),
         })
     }
 
     /// Has a cubin read, unless it was before.
     pub fn ask(&mut self, place: Announced) {
-        if self.known.contains(&place.crc) {
+        if self.known.contains_key(&place.crc) {
             return;
         }
         let fits = place.size <= CUBIN_MAX && self.bytes + place.size <= TOTAL_MAX;
         let asked = fits && self.known.len() < KNOWN_MAX && self.places.try_send(place).is_ok();
         if asked {
-            self.known.insert(place.crc);
+            self.known.insert(place.crc, place.size);
             self.bytes += place.size;
             self.waiting += 1;
         } else {
-            self.missed += 1;
+            self.miss(place.crc);
         }
+    }
+
+    fn miss(&mut self, crc: u64) {
+        if self.missed.len() < KNOWN_MAX {
+            self.missed.insert(crc);
+        }
+    }
+
+    /// Cubins that were not kept.
+    pub fn missed(&self) -> u64 {
+        self.missed.len() as u64
     }
 
     /// The next word of the thread, if there is one.
@@ -94,10 +106,12 @@ impl Cubins {
         let said = self.said.try_recv().ok()?;
         if let Said::Done { crc, whole } = said {
             self.waiting -= 1;
-            if !whole {
-                self.missed += 1;
+            if whole {
+                self.missed.remove(&crc);
+            } else {
                 // Another process may have it, or the same one tells it again.
-                self.known.remove(&crc);
+                self.bytes -= self.known.remove(&crc).unwrap_or(0);
+                self.miss(crc);
             }
         }
         Some(said)
@@ -206,6 +220,24 @@ mod tests {
         assert!(bytes == code);
         let kept: Vec<_> = done.iter().filter(|d| d.1).map(|d| d.0).collect();
         assert_eq!(kept, [place.crc]);
-        assert_eq!((cubins.missed, done.len()), (6, 6));
+        assert_eq!((cubins.missed(), done.len()), (6, 6));
+        assert_eq!(cubins.bytes, place.size, "only of what is kept");
+        // All are told again; one more, damaged at first, can be read then.
+        let last = [0, 1].map(|byte| [&code[..], &[byte]].concat());
+        let late = |code: &Vec<u8>| Announced {
+            crc: crc32fast::hash(&last[0]).into(),
+            address: code.as_ptr() as u64,
+            size: code.len() as u64,
+            ..place
+        };
+        cubins.ask(late(&last[1]));
+        all(&mut cubins);
+        lies.iter().for_each(|lie| cubins.ask(*lie));
+        all(&mut cubins);
+        assert_eq!(cubins.missed(), 7);
+        cubins.ask(late(&last[0]));
+        all(&mut cubins);
+        assert_eq!(cubins.missed(), 6);
+        assert_eq!(cubins.bytes, 2 * place.size + 1);
     }
 }

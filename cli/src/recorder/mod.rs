@@ -303,7 +303,7 @@ impl<W: Write> Recorder<W> {
     pub fn gaps(&self) -> [(&'static str, u64); 7] {
         let gaps = self.gaps;
         let refused = self.resolver.as_ref().map_or(0, Resolver::refused);
-        let missed = self.cubins.as_ref().map_or(0, |c| c.missed);
+        let missed = self.cubins.as_ref().map_or(0, Cubins::missed);
         [
             ("names cut", gaps.names_cut),
             ("names unreadable", gaps.names_unreadable),
