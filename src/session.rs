@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parcagpu_interpose::Uncancelled;
@@ -20,13 +20,15 @@ use crate::entry::Inside;
 use crate::hooks::{self, holder};
 use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
-use crate::{errors, pc};
+use crate::{clock, errors, pc};
 
 /// Longest time that a launch takes to switch kernel activity.
 const SWITCHING: Duration = Duration::from_millis(50);
 /// Times in a row that activity cannot be switched on until that is final: CUPTI refuses a call at times while
 /// contexts come and go (seen once on an H200).
 const FAILURES_MAX: u32 = 3;
+/// Pause after each, in ns: the next launch may be some microseconds away, and contexts take longer than that.
+const FAILURES_PAUSE: u64 = 50_000_000;
 
 /// See the module.
 pub struct Session {
@@ -42,6 +44,8 @@ pub struct Session {
     pub activity_failed: AtomicBool,
     /// Times in a row that it could not, and that it could not be switched off.
     failures: [AtomicU32; 2],
+    /// `CLOCK_MONOTONIC` ns; it is not switched on before. 0: the last time it could.
+    retry: AtomicU64,
     active: AtomicBool,
     kernels_pinned: AtomicBool,
     /// They are, or are about to be: nobody may switch them off any more.
@@ -88,6 +92,7 @@ pub fn make(config: Config) -> &'static Session {
         pool: Pool::new(),
         activity_failed: AtomicBool::new(false),
         failures: [const { AtomicU32::new(0) }; 2],
+        retry: AtomicU64::new(0),
         active: AtomicBool::new(false),
         kernels_pinned: AtomicBool::new(false),
         kernels_kept: AtomicBool::new(false),
@@ -234,7 +239,10 @@ impl Session {
 
 impl Activity for Session {
     fn on(&self) -> bool {
-        if self.activity_failed.load(Ordering::Relaxed) {
+        let retry = self.retry.load(Ordering::Relaxed);
+        if self.activity_failed.load(Ordering::Relaxed)
+            || retry != 0 && clock::monotonic_ns() < retry
+        {
             return false;
         }
         let on = |api: &Api| {
@@ -249,9 +257,15 @@ impl Activity for Session {
             on
         };
         let on = self.activity(&self.failures[0], on);
-        if on.is_err() {
-            self.activity_failed.store(true, Ordering::Relaxed);
-        }
+        let retry = match on {
+            Ok(true) => 0,
+            Ok(false) => clock::monotonic_ns() + FAILURES_PAUSE,
+            Err(_) => {
+                self.activity_failed.store(true, Ordering::Relaxed);
+                0
+            }
+        };
+        self.retry.store(retry, Ordering::Relaxed);
         on.unwrap_or(false)
     }
 
@@ -259,7 +273,8 @@ impl Activity for Session {
         let off = |api: &Api| {
             let kernels = match self.kernels_kept.load(Ordering::SeqCst) {
                 true => Ok(()),
-                false => api.disable_kernels(),
+                // Left on it would stay so until the next sampled launch, which may never come.
+                false => api.disable_kernels().or_else(|_| api.disable_kernels()),
             };
             kernels.and(self.switch_callbacks(api, false))
         };

@@ -59,16 +59,17 @@ pub fn on_cupti_load(data: &ModuleResourceData) -> bool {
 
 /// CUPTI tells that a module goes.
 pub fn on_cupti_unload(data: &ModuleResourceData) {
-    told(data.module_id).store(0, Ordering::Relaxed);
     registry::unload(Module::Cupti(data.module_id));
+    told(data.module_id).store(0, Ordering::Relaxed);
 }
 
 /// CUPTI tells us of no unloads any more, and nobody listens: its modules are forgotten.
 pub fn forget_cupti() {
+    registry::forget_cupti();
+    // Last: a callback that is still running may have just met a module there.
     for id in &TOLD {
         id.store(0, Ordering::Relaxed);
     }
-    registry::forget_cupti();
 }
 
 /// The driver accepted an image in memory.

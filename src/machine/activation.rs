@@ -142,6 +142,7 @@ impl Machine {
             shared,
             callbacks: on,
             modules: None,
+            modules_refused: 0,
             keep_on,
             silence: Silence::new(now),
         })
@@ -177,7 +178,7 @@ impl Machine {
         if let Some(pc) = &session.pc {
             pc.rest();
         }
-        if subscription.modules.is_some() && !probes::cubin_loaded::enabled() {
+        if !probes::cubin_loaded::enabled() {
             // What is unloaded from now on nobody tells us; what stays is told anew to the next subscription.
             modules::forget_cupti();
         }

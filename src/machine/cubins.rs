@@ -13,7 +13,8 @@ const FIRST: u64 = 2 * SECOND;
 /// Shortest and longest pause after that, and how long it is asked then; at the next look it ends.
 const PAUSE: (u64, u64) = (SECOND, 60 * SECOND);
 const AGAIN: u64 = SECOND / 20;
-/// How long it is asked when a sample came of code that nobody knows, and the pause after it was asked in vain.
+/// How long it is asked when a sample came of code that nobody knows, and the first pause after it was asked in
+/// vain: some code is never told, such as what no longer fits into memory.
 const MISSED: u64 = SECOND / 2;
 const MISSED_PAUSE: u64 = 5 * SECOND;
 /// How often a moment is looked for in which no launch switches.
@@ -28,13 +29,14 @@ const TOLD_AFTER: u32 = 10;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Earlier {
     on: bool,
-    /// Of the present state.
+    /// Of the present state; 0: off until a consumer comes.
     until: u64,
     pause: u64,
     /// Modules that had been found when it was last switched.
     found: u64,
     /// From when on missing code is a reason.
     missed: u64,
+    missed_pause: u64,
     /// Refusals in a row.
     failures: u32,
 }
@@ -48,12 +50,20 @@ impl Earlier {
             pause: PAUSE.0,
             found: modules::earlier_found(),
             missed: 0,
+            missed_pause: MISSED_PAUSE,
             failures: 0,
         }
     }
 
-    /// Whether it is to be switched now. `missed`: code is missing.
-    fn is_due(&self, now: u64, missed: bool) -> bool {
+    /// Whether it is to be switched now. `wanted`: there is a consumer of code; `missed`: code is missing.
+    fn is_due(&mut self, now: u64, wanted: bool, missed: bool) -> bool {
+        if !wanted {
+            if !self.on {
+                // For the next consumer it is asked anew.
+                (self.until, self.pause) = (0, PAUSE.0);
+            }
+            return self.on;
+        }
         now >= self.until || missed && !self.on && now >= self.missed
     }
 
@@ -64,15 +74,22 @@ impl Earlier {
         if self.on {
             let missed = now < self.until;
             if missed {
-                self.missed = now + MISSED + MISSED_PAUSE;
+                self.missed = now + MISSED + self.missed_pause;
+                self.missed_pause = (self.missed_pause * 2).min(PAUSE.1);
             }
-            self.until = now + if missed { MISSED } else { AGAIN };
+            self.until = now
+                + match self.until {
+                    0 => FIRST,
+                    _ if missed => MISSED,
+                    _ => AGAIN,
+                };
             return;
         }
         if found == self.found {
             self.pause = (self.pause * 2).min(PAUSE.1);
         } else {
             (self.pause, self.missed) = (PAUSE.0, now);
+            self.missed_pause = MISSED_PAUSE;
         }
         self.found = found;
         self.until = now + self.pause;
@@ -91,34 +108,40 @@ impl Machine {
     pub(super) fn look_at_cubins(&mut self, now: u64) {
         let wanted = probes::cubin_loaded::enabled() || probes::cubin_unloaded::enabled();
         let session = self.session;
-        if let (Phase::Active(subscription), Some(api), true) =
-            (&mut self.phase, session.api(), wanted)
+        if let (Phase::Active(subscription), Some(api)) = (&mut self.phase, session.api())
             && !subscription.shared
         {
             let Subscription {
                 handle,
                 keep_on,
                 modules,
+                modules_refused,
                 callbacks,
                 ..
             } = subscription;
             let enable = |cbid, on| api.insist_on_callback(*handle, DOMAIN_RESOURCE, cbid, on);
             match modules {
-                None => {
-                    let all = apart(session, keep_on, || MODULES.map(|cbid| enable(cbid, true)));
-                    // `None`: at the next look.
-                    if let Some(all) = all {
-                        *modules = Some(Earlier::begin(now));
-                        for (cbid, enabled) in MODULES.into_iter().zip(all) {
-                            match enabled {
-                                Ok(()) => callbacks.push((DOMAIN_RESOURCE, cbid)),
-                                Err(error) => report("cubin", error),
+                None if wanted => {
+                    let all = || MODULES.into_iter().try_for_each(|cbid| enable(cbid, true));
+                    match apart(session, keep_on, all) {
+                        Some(Ok(())) => {
+                            callbacks.extend(MODULES.map(|cbid| (DOMAIN_RESOURCE, cbid)));
+                            *modules = Some(Earlier::begin(now));
+                        }
+                        Some(Err(error)) => {
+                            *modules_refused = modules_refused.saturating_add(1);
+                            if *modules_refused == TOLD_AFTER {
+                                report("cubin", error);
                             }
                         }
+                        // At the next look.
+                        None => {}
                     }
                 }
+                None => {}
                 Some(earlier) => {
-                    if earlier.is_due(now, registry::take_missed()) {
+                    let missed = registry::take_missed();
+                    if earlier.is_due(now, wanted, missed) {
                         let switch = || enable(resource_cbid::MODULE_PROFILED, !earlier.on);
                         match apart(session, keep_on, switch) {
                             Some(Ok(())) => earlier.switched(now, modules::earlier_found()),
@@ -168,11 +191,12 @@ mod tests {
             pause: PAUSE.0,
             found: 0,
             missed: 0,
+            missed_pause: MISSED_PAUSE,
             failures: 0,
         };
         let mut switches = Vec::new();
         for now in (1..seconds * 10).map(|look| look * SECOND / 10) {
-            if earlier.is_due(now, missed(now)) {
+            if earlier.is_due(now, true, missed(now)) {
                 earlier.switched(now, found(now));
                 switches.push((now, earlier.on));
             }
@@ -183,12 +207,12 @@ mod tests {
     #[test]
     fn what_is_refused_is_tried_again_and_told_once() {
         let mut earlier = Earlier::begin(0);
-        assert!(earlier.is_due(FIRST, false));
+        assert!(earlier.is_due(FIRST, true, false));
         let told: Vec<u32> = (1..30).filter(|_| earlier.refused()).collect();
         assert_eq!(told, [TOLD_AFTER]);
-        assert!(earlier.on && earlier.is_due(FIRST + 1, false));
+        assert!(earlier.on && earlier.is_due(FIRST + 1, true, false));
         earlier.switched(FIRST + 2, 0);
-        assert!(!earlier.on && !earlier.is_due(FIRST + 3, false) && !earlier.refused());
+        assert!(!earlier.on && !earlier.is_due(FIRST + 3, true, false) && !earlier.refused());
     }
 
     #[test]
@@ -221,6 +245,36 @@ mod tests {
         let after: Vec<_> = after.collect();
         let found = after.iter().position(|switch| !switch.1).expect("an end");
         assert_eq!(after[found + 1].0 - after[found].0, PAUSE.0);
+    }
+
+    #[test]
+    fn off_without_a_consumer_and_anew_for_the_next() {
+        let mut earlier = Earlier::begin(0);
+        assert!(!earlier.is_due(SECOND, true, false));
+        assert!(earlier.is_due(SECOND, false, false));
+        earlier.switched(SECOND, 0);
+        for _ in 0..3 {
+            assert!(!earlier.is_due(9 * SECOND, false, true));
+        }
+        let mut came = |now| {
+            assert!(earlier.is_due(now, true, false));
+            earlier.switched(now, 0);
+            assert!(earlier.on && !earlier.is_due(now + FIRST - 1, true, true));
+            assert!(earlier.is_due(now + FIRST, true, false));
+            earlier.switched(now + FIRST, 0);
+            assert!(!earlier.is_due(now + FIRST + 1, true, false));
+            // It leaves while nothing is asked.
+            assert!(!earlier.is_due(now + FIRST + 2, false, false));
+        };
+        came(10 * SECOND);
+        came(20 * SECOND);
+    }
+
+    #[test]
+    fn code_that_is_never_told_is_asked_for_ever_more_rarely() {
+        let switches = switches(3600, |_| 0, |_| true);
+        let on = switches.iter().filter(|switch| switch.1).count();
+        assert!((60..200).contains(&on), "{on}");
     }
 
     #[test]

@@ -58,6 +58,8 @@ struct Subscription {
     callbacks: Vec<(Domain, u32)>,
     /// CUPTI's module events are on.
     modules: Option<cubins::Earlier>,
+    /// Looks at which CUPTI refused one of them.
+    modules_refused: u32,
     keep_on: KeepOn,
     silence: Silence,
 }

@@ -13,7 +13,7 @@ const PART: usize = 256 << 10;
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Names our callback; once, before the first context is prepared.
+/// Names our callback; once it worked, before the first context is prepared.
 pub fn register(functions: &Functions) {
     if REGISTERED.load(Ordering::Acquire) {
         return;
@@ -25,6 +25,8 @@ pub fn register(functions: &Functions) {
             "pc sampling",
             &format!("samples carry CUPTI's own checksum and match no cubin: {error}"),
         );
+        // It is tried again when a context is prepared.
+        return;
     }
     REGISTERED.store(true, Ordering::Release);
 }

@@ -215,6 +215,30 @@ fn code_from_before_that_runs_late() {
     assert!(switched.len() >= 4 && switched.len() <= 16, "{switched:?}");
 }
 
+/// The checksum function is refused at first: it is named again before the first context has code.
+#[test]
+fn checksums_are_ours_at_the_second_try() {
+    if !need::bpf("checksums_are_ours_at_the_second_try") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    program(
+        &lab,
+        "init context module 0 launch sampled_0 100 sync sleep 300",
+    )
+    .env("MOCK_FAIL", "cuptiRegisterComputeCrcCallback=1@1")
+    .run(SHORT)
+    .ok();
+    let events = trace.end();
+    let told: BTreeSet<u64> = events
+        .of("cubin_loaded")
+        .map(|event| number(event, "cubin_crc"))
+        .collect();
+    let sampled: BTreeSet<u64> = samples(&events).iter().map(|s| s.crc).collect();
+    assert_eq!((told.len(), &sampled), (1, &told));
+}
+
 /// A module's samples are told before it is unloaded.
 #[test]
 fn modules_come_and_go() {
