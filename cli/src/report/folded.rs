@@ -11,6 +11,10 @@ use super::view::{NO_STACK, View};
 use crate::demangle::plays_tricks;
 use crate::text::duration;
 
+/// Sums up to here are drawn as they are, those beyond (100 days, or nonsense in the file) in other units: the
+/// drawing adds up machine words.
+const DRAWN_MAX: u128 = 1 << 53;
+
 /// `process;outermost;...;innermost;kernel` and GPU time, ns, for all that has some.
 pub fn stacks(view: &View<'_>) -> BTreeMap<String, u128> {
     let mut lines = BTreeMap::new();
@@ -69,16 +73,22 @@ pub fn write_svg(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
         )?;
         return Ok(());
     }
+    let scale = total / DRAWN_MAX + 1;
     let lines: Vec<String> = stacks
         .iter()
-        .map(|(stack, ns)| format!("{stack} {ns}"))
+        .map(|(stack, ns)| (stack, ns / scale))
+        .filter(|(_, width)| *width > 0)
+        .map(|(stack, width)| format!("{stack} {width}"))
         .collect();
     let mut options = Options::default();
     options.title = format!("GPU time by CPU stack and kernel: {}", duration(total));
     // One line is all the room there is.
     options.subtitle = Some(view.coverage.sentence());
     options.text_truncate_direction = TextTruncateDirection::Right;
-    "ns of GPU time".clone_into(&mut options.count_name);
+    options.count_name = match scale {
+        1 => "ns of GPU time".to_owned(),
+        scale => format!("times {scale} ns of GPU time"),
+    };
     "Frame:".clone_into(&mut options.name_type);
     options.hash = true;
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
