@@ -65,6 +65,31 @@ fn with(
     all
 }
 
+/// In a loop that waits for the GPU each round, the launch behind the wait comes up no more than the others.
+#[test]
+fn a_loop_that_waits() {
+    if !need::bpf("a_loop_that_waits") {
+        return;
+    }
+    for engine in ["detour", "none"] {
+        let lab = Lab::new();
+        let words = "modules 2 init repeat 5000 launch 2 sync end";
+        let variables = [
+            ("MOCK_CUDA_KERNEL_NS", "200000"),
+            ("PARCAGPU_HOOK_ENGINE", engine),
+        ];
+        let seen = observe(&lab, words, &variables);
+        let of = |name: &str| {
+            let named = |r: &&Event| r.name.as_deref() == Some(name.as_bytes());
+            seen.records.iter().filter(named).count()
+        };
+        let (first, second) = (of("host_kernel0"), of("host_kernel1"));
+        assert!(first + second >= 150, "{engine}: {first} {second}");
+        let share = first as f64 / (first + second) as f64;
+        assert!((share - 0.5).abs() < 0.15, "{engine}: {first} {second}");
+    }
+}
+
 /// Beside threads that launch flat out, slow launches are sampled, and the fast ones get their limit.
 #[test]
 fn mixed_workload() {
