@@ -463,8 +463,8 @@ impl Tables {
     }
 }
 
-/// How the losses of [`Recording::losses`] are called in each process.
-const ANY: &str = "lost between all processes and the recorder";
+/// How the losses of [`Recording::losses`], added up, are called in each process.
+pub const ANY: &str = "events between all processes and the recorder";
 
 type Rows<'a, const N: usize> = &'a [[u64; N]];
 

@@ -1,6 +1,7 @@
 //! `parcagpu report`
 
-use std::io::{ErrorKind, IsTerminal};
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use super::{Format, write, write_to};
 use crate::code::CodeOptions;
 use crate::demangle::clean;
 use crate::options::ReportOptions;
+use crate::recording::format::MAGIC;
 use crate::recording::model::Recording;
 use crate::recording::reader;
 use crate::recording::resolve::resolve;
@@ -33,6 +35,12 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
         None if format.is_lines() || !std::io::stdout().is_terminal() => (PathBuf::from("-"), true),
         None => (beside(&options.file, format), false),
     };
+    if is_recording(&path) {
+        return Err(refuse(format!(
+            "{} is a recording; a report does not replace it, -o names another file",
+            path.display()
+        )));
+    }
     let to_terminal = path.as_os_str() == "-" && std::io::stdout().is_terminal();
     let width = match terminal_size::terminal_size() {
         Some((width, _)) if to_terminal => width.0.into(),
@@ -48,6 +56,14 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
         eprintln!("wrote {}", path.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn is_recording(path: &Path) -> bool {
+    let mut head = [0; MAGIC.len()];
+    // What is no file may wait for a writer for ever.
+    let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    let file = is_file.then(|| File::open(path).ok()).flatten();
+    file.is_some_and(|mut file| file.read_exact(&mut head).is_ok() && head == MAGIC)
 }
 
 /// The format that the name of an output asks for; text for a name without an ending.
@@ -143,6 +159,20 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recordings_are_told_from_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        assert!(is_recording(&file("a", b"PARCAREC and more")));
+        assert!(!is_recording(&file("b", b"PARCARE")) && !is_recording(&file("c", b"other text")));
+        assert!(!is_recording(dir.path()) && !is_recording(Path::new("/dev/null")));
+        assert!(!is_recording(&dir.path().join("absent")));
+    }
 
     #[test]
     fn nothing_is_replaced_unasked() {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::view::{View, gpu_ns};
 use crate::demangle::clean;
 use crate::recording::model::{Process, Recording};
+use crate::recording::tables::ANY;
 use crate::text::{count, duration, percent, plural};
 
 /// What share of the launches, kernels and events a recording has.
@@ -18,6 +19,8 @@ pub struct Coverage {
     pub seen: Option<u64>,
     /// Nothing is missing: sums are totals.
     pub whole: bool,
+    /// The file ends before its end, or is damaged: how many launches there were is not known.
+    pub cut: bool,
     /// Kernel records, with and without times.
     pub kernels: u64,
     /// Kernel records without usable times: counted, never time.
@@ -35,12 +38,12 @@ pub struct Coverage {
 impl Coverage {
     /// Of a whole recording.
     pub fn of(rec: &Recording) -> Self {
-        // Each process repeats what was lost on the way to us and belongs to none alone.
+        // Each process has in one sum what was lost on the way to us and belongs to none alone.
         let own = rec
             .processes
             .iter()
             .flat_map(|p| &p.losses)
-            .filter(|loss| !rec.losses.contains(loss));
+            .filter(|(what, _)| what != ANY);
         let mut losses: Vec<(String, u64)> = Vec::new();
         for (what, n) in rec.losses.iter().chain(own) {
             match losses.iter_mut().find(|(known, _)| known == what) {
@@ -48,6 +51,7 @@ impl Coverage {
                 None => losses.push((what.clone(), *n)),
             }
         }
+        let cut = rec.truncated || rec.damage.is_some();
         let seen = |p: &Process| p.launches_seen.map(|n| n.max(p.launches_sampled));
         let with_kernel: HashSet<u32> = rec.kernels.iter().filter_map(|k| k.launch).collect();
         let add = |sum: u64, n: u64| sum.saturating_add(n);
@@ -63,9 +67,10 @@ impl Coverage {
             seen: rec
                 .processes
                 .iter()
-                .try_fold(0, |sum, p| seen(p).map(|n| add(sum, n))),
-            whole: !rec.truncated
-                && rec.damage.is_none()
+                .try_fold(0, |sum, p| seen(p).map(|n| add(sum, n)))
+                .filter(|_| !cut),
+            cut,
+            whole: !cut
                 && losses.is_empty()
                 && no_time == 0
                 && rec.processes.iter().all(Process::is_whole),
@@ -85,6 +90,9 @@ impl Coverage {
 
     /// What sums over the recording are, in one sentence.
     pub fn sentence(&self) -> String {
+        if self.processes == 0 && self.cut {
+            return "what was sampled is not known: the file has no process".to_owned();
+        }
         if self.processes == 0 {
             return "nothing was sampled: no process with the library was seen".to_owned();
         }
@@ -205,6 +213,26 @@ mod tests {
         assert_eq!(share(1, Some(1)), "all 1 launch");
         assert_eq!(share(400, Some(8000)), "400 of 8,000 launches (5.0 %)");
         assert_eq!(share(2, None), "2 launches, of how many is not known");
+    }
+
+    #[test]
+    fn a_cut_file_says_nothing_of_all() {
+        let process = Process {
+            launches_seen: Some(5),
+            launches_sampled: 5,
+            ..Process::default()
+        };
+        let of = |processes| {
+            Coverage::of(&Recording {
+                processes,
+                truncated: true,
+                ..Recording::default()
+            })
+        };
+        let some = of(vec![process]);
+        assert_eq!((some.seen, some.whole), (None, false));
+        assert!(some.sentence().contains("of how many is not known"));
+        assert!(of(vec![]).sentence().contains("not known"));
     }
 
     #[test]
