@@ -238,7 +238,7 @@ impl Entry {
     pub fn why_no_pc_samples(&self) -> String {
         match self.pc_sampling {
             Some(false) => {
-                "PC sampling is off; it is started with the program: PARCAGPU_PC_SAMPLING_RATE=100"
+                "PC sampling is off; it is started with the program: PARCAGPU_PC_SAMPLING_RATE=1000 PARCAGPU_PC_HW_BUFFER_MB=32"
                     .to_owned()
             }
             _ if self.state == Some(State::Active) && self.last_error.is_empty() => {

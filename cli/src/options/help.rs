@@ -149,7 +149,8 @@ what is not known is null.
              graph_node_id, grid, block, registers, static_shared_memory, dynamic_shared_memory,
              name, demangled, launch_told
   pc_sample  time_ns (of delivery), pid, cubin_crc, pc_offset, function, demangled, correlation_id,
-             stall_reasons [{index, name, samples}], file, line, mnemonic
+             stall_reasons [{index, name, samples}] (..._not_issued is part of the reason of that name),
+             file, line, mnemonic
   range      kind (push, start, mark), start_ns, end_ns (null: open), pid, tid, domain, name, color
   error      time_ns, pid, code, component, message";
 
