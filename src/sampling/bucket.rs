@@ -8,8 +8,8 @@
 //! launches are counted, and after each sampled one a random number of them is let pass: as many on average as
 //! come for a token. A thread that launches no faster than tokens come has every launch sampled.
 //!
-//! Most launches are refused, and these look at the coarse clock only, if at any: an empty bucket knows
-//! until when that is enough to say so. It never says anything else than the fine clock
+//! Most launches are refused, and these look at the coarse clock only: an empty bucket knows until when that is
+//! enough to say so. It never says anything else than the fine clock
 //! would, since it is not ahead of it and its step is allowed for; should the kernel's tick be late,
 //! a token is handed out that much later, and is not lost.
 
