@@ -212,20 +212,20 @@ fn after(passed: Passed, result: CUresult) {
 
 /// The end of a launch's part in the switch, and in the gate of PC sampling.
 fn close(session: &Session, open: Open) {
+    if let Some(generation) = open.generation {
+        session.sampler.switch.leave(generation, session);
+        if let Some(id) = open.id {
+            // Entered, but callbacks went off before it returned, or it never did.
+            session.sampler.correlation.cancel(id);
+            nvtx::launch::closed();
+        }
+        if !open.reported {
+            session.sampler.give_back(open.kind);
+        }
+    }
+    // Last: who finds the gate empty finds the switch at rest.
     if let Some(pc) = &session.pc {
         pc.after_launch(session, open.pass);
-    }
-    let Some(generation) = open.generation else {
-        return;
-    };
-    session.sampler.switch.leave(generation, session);
-    if let Some(id) = open.id {
-        // Entered, but callbacks went off before it returned, or it never did.
-        session.sampler.correlation.cancel(id);
-        nvtx::launch::closed();
-    }
-    if !open.reported {
-        session.sampler.give_back(open.kind);
     }
 }
 

@@ -8,7 +8,7 @@ use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
 
 use super::api::Functions;
 use super::contexts::{Contexts, Phase};
-use super::serial::Serial;
+use super::serial::{Serial, Tools};
 use super::sys::{API_VERSION_12_4, DRIVER_12_8};
 use super::turns::Turns;
 use super::{crc, refusal, setup};
@@ -151,7 +151,7 @@ impl Sampling {
         let was_on = self.on.swap(functions.is_some(), Ordering::Relaxed);
         let Some(functions) = functions else {
             if was_on {
-                self.close_window(session, api);
+                self.close_window(session);
             }
             return;
         };
@@ -185,10 +185,8 @@ impl Sampling {
     /// The subscription is about to end, and CUPTI still tells if a context goes: the last moment to close a
     /// window. One that cannot be closed for launches inside is so by the first of them that returns.
     pub fn leave(&self, session: &Session) {
-        if self.on.swap(false, Ordering::Relaxed)
-            && let Some(api) = session.api()
-        {
-            self.close_window(session, api);
+        if self.on.swap(false, Ordering::Relaxed) {
+            self.close_window(session);
         }
     }
 
@@ -206,12 +204,12 @@ impl Sampling {
         crc::forget();
     }
 
-    fn close_window(&self, session: &Session, api: &Api) {
+    fn close_window(&self, session: &Session) {
         if self.is_serialized()
-            && let (Ok(functions), Some(driver)) = (api.pc_sampling(), session.driver())
+            && let Some(tools) = Tools::of(session)
         {
             self.serial.cancel();
-            let closes = || self.serial.close_if_older(0, functions, driver);
+            let closes = || self.serial.close_if_older(0, tools);
             let _closed = (0..LAST_TRIES).any(|_| closes());
         }
     }
@@ -293,7 +291,7 @@ impl Sampling {
             }
         };
         self.contexts.forget(context);
-        self.serial.destroyed(context);
+        self.serial.destroyed(session, context);
         if phase != Some(Phase::On) {
             return;
         }
@@ -353,16 +351,16 @@ impl Sampling {
         if !self.is_serialized() {
             return Pass::Free;
         }
-        if let (Some(Ok(functions)), Some(driver)) =
-            (session.api().map(Api::pc_sampling), session.driver())
+        let Some(tools) = Tools::of(session) else {
+            return self.before_load();
+        };
+        match self
+            .serial
+            .before(tools, |context| self.contexts.is_on(context))
         {
-            let is_on = |context| self.contexts.is_on(context);
-            return match self.serial.before(functions, driver, is_on) {
-                true => Pass::Window,
-                false => Pass::Gate,
-            };
+            true => Pass::Window,
+            false => Pass::Gate,
         }
-        self.before_load()
     }
 
     /// The same for a load of code, and for launches that nobody wants to hear of.
@@ -397,10 +395,8 @@ impl Sampling {
             return;
         }
         self.serial.leave();
-        if let (Some(Ok(functions)), Some(driver)) =
-            (session.api().map(Api::pc_sampling), session.driver())
-        {
-            self.serial.after(functions, driver);
+        if let Some(tools) = Tools::of(session) {
+            self.serial.after(tools);
         }
     }
 

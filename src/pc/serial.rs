@@ -7,6 +7,9 @@
 //! would wait for instead. They pass the gate as long as the process lives, whether or not anybody listens:
 //! one that nobody counted would be inside when the next window starts. In continuous mode none of this is
 //! used.
+//!
+//! Every launch in a window is announced. So the window itself joins the switch of kernel activity, for as long
+//! as it is open: no launch in it has to switch, and none is turned away because another one does.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,8 +19,11 @@ use parcagpu_interpose::Uncancelled;
 use super::api::Functions;
 use super::refusal;
 use super::window::INTERVAL;
+use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::CUcontext;
+use crate::sampling::switch::{Generation, Refused};
+use crate::session::Session;
 use crate::{clock, lifecycle};
 
 /// Longest time for the launches of other threads to return.
@@ -25,6 +31,8 @@ const EMPTY_LIMIT: Duration = Duration::from_millis(5);
 /// After launches stayed inside for so long, the next launch does not shut the gate for so many ns: one of
 /// them may be waiting for a kernel.
 const PATIENCE: u64 = 50_000_000;
+/// Longest time that a window waits until it may join the switch.
+const JOIN_LIMIT: Duration = Duration::from_millis(2);
 /// Longest time that a launch waits at the gate for one that is not at work in CUPTI.
 const WAIT_LIMIT: Duration = Duration::from_millis(200);
 
@@ -110,6 +118,54 @@ impl Drop for Opens<'_> {
     }
 }
 
+/// What it takes to open and to close a window.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    functions: &'a Functions,
+    driver: &'a Driver,
+    session: &'a Session,
+}
+
+impl<'a> Tools<'a> {
+    /// Those of a session; `None` without libcuda or the functions.
+    pub fn of(session: &'a Session) -> Option<Self> {
+        Some(Self {
+            functions: session.api().and_then(|api: &Api| api.pc_sampling().ok())?,
+            driver: session.driver()?,
+            session,
+        })
+    }
+
+    fn start(&self, context: CUcontext) -> Result<(), CuptiError> {
+        self.driver
+            .beside_captures(|| self.functions.start(context))
+    }
+
+    fn stop(&self, context: CUcontext) {
+        let stopped = self.driver.beside_captures(|| self.functions.stop(context));
+        if let Err(error) = stopped {
+            refusal::tell(error);
+        }
+    }
+
+    /// Joins the switch on behalf of the window's launches.
+    fn join(&self) -> Option<Generation> {
+        let deadline = Instant::now() + JOIN_LIMIT;
+        loop {
+            match self.session.sampler.switch.join(self.session) {
+                Ok(generation) => return Some(generation),
+                // Our own thread may be at it.
+                Err(Refused::Busy) if Instant::now() < deadline => std::thread::yield_now(),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn leave(&self, joined: Generation) {
+        self.session.sampler.switch.leave(joined, self.session);
+    }
+}
+
 /// No window, and none is wanted.
 const IDLE: u8 = 0;
 /// The next launch opens a window.
@@ -123,6 +179,8 @@ pub struct Serial {
     gate: Gate,
     state: AtomicU8,
     context: AtomicUsize,
+    /// The on-period of kernel activity that it joined; 0: none.
+    joined: AtomicU32,
     /// `CLOCK_MONOTONIC` ns.
     opened: AtomicU64,
     /// Lowest id of a launch in the last window.
@@ -148,20 +206,15 @@ impl Serial {
     }
 
     /// A launch begins on this thread; whether it is inside a window. `is_on`: whether a context is sampled.
-    pub fn before(
-        &self,
-        functions: &Functions,
-        driver: &Driver,
-        is_on: impl Fn(CUcontext) -> bool,
-    ) -> bool {
+    pub fn before(&self, tools: Tools<'_>, is_on: impl Fn(CUcontext) -> bool) -> bool {
         self.gate.enter();
         if self.state.load(Ordering::Acquire) == REQUESTED
             && self.may_shut()
-            && let Some(context) = driver.current_context()
+            && let Some(context) = tools.driver.current_context()
             && is_on(context)
         {
-            let opened = self.gate.alone(1, || self.open(functions, driver, context));
-            self.shut(opened.is_some());
+            let opened = self.gate.alone(1, || self.open(tools, context));
+            self.shut(opened == Some(true));
         }
         self.state.load(Ordering::Acquire) == OPEN
     }
@@ -189,31 +242,32 @@ impl Serial {
         self.retry.store(retry, Ordering::Relaxed);
     }
 
-    fn open(&self, functions: &Functions, driver: &Driver, context: CUcontext) {
+    /// False if it should be tried again, but not at once.
+    fn open(&self, tools: Tools<'_>, context: CUcontext) -> bool {
         if self.state.load(Ordering::Acquire) != REQUESTED {
-            return;
+            return true;
         }
-        match driver.beside_captures(|| functions.start(context)) {
-            Ok(()) => {
-                self.context.store(context.0.addr(), Ordering::Relaxed);
-                self.first.store(u32::MAX, Ordering::Relaxed);
-                self.opened.store(clock::monotonic_ns(), Ordering::Relaxed);
-                let opened = self.state.compare_exchange(
-                    REQUESTED,
-                    OPEN,
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                );
-                // Taken back meanwhile, by somebody who found no window that he would have had to close.
-                if opened.is_err() {
-                    self.stop(functions, driver, context);
-                }
-            }
-            Err(error) => {
-                refusal::tell(error);
-                self.state.store(IDLE, Ordering::Release);
-            }
+        let Some(joined) = tools.join() else {
+            return false;
+        };
+        if let Err(error) = tools.start(context) {
+            tools.leave(joined);
+            refusal::tell(error);
+            self.state.store(IDLE, Ordering::Release);
+            return true;
         }
+        self.context.store(context.0.addr(), Ordering::Relaxed);
+        self.joined.store(joined, Ordering::Relaxed);
+        self.first.store(u32::MAX, Ordering::Relaxed);
+        self.opened.store(clock::monotonic_ns(), Ordering::Relaxed);
+        let opened =
+            self.state
+                .compare_exchange(REQUESTED, OPEN, Ordering::AcqRel, Ordering::Acquire);
+        // Taken back meanwhile, by somebody who found no window that he would have had to close.
+        if opened.is_err() {
+            self.stop(tools, context);
+        }
+        true
     }
 
     /// A launch in the window has this id.
@@ -231,9 +285,9 @@ impl Serial {
     }
 
     /// A launch that was let in by [`Self::before`] returned, and has left: ends a window that is old enough.
-    pub fn after(&self, functions: &Functions, driver: &Driver) {
+    pub fn after(&self, tools: Tools<'_>) {
         if self.is_older(INTERVAL) && self.may_shut() {
-            let closed = self.close_if_older(INTERVAL, functions, driver);
+            let closed = self.close_if_older(INTERVAL, tools);
             self.shut(closed);
         }
     }
@@ -244,37 +298,46 @@ impl Serial {
     }
 
     /// Ends a window that has been open for `age` ns; false if launches are inside all the time.
-    pub fn close_if_older(&self, age: u64, functions: &Functions, driver: &Driver) -> bool {
+    pub fn close_if_older(&self, age: u64, tools: Tools<'_>) -> bool {
         if !self.is_older(age) {
             return true;
         }
         let closed = self.gate.alone(0, || {
             if self.is_older(age) {
                 let context = CUcontext(self.context.load(Ordering::Relaxed) as *mut _);
-                self.stop(functions, driver, context);
+                self.stop(tools, context);
                 self.state.store(IDLE, Ordering::Release);
             }
         });
         closed.is_some()
     }
 
-    fn stop(&self, functions: &Functions, driver: &Driver, context: CUcontext) {
-        if let Err(error) = driver.beside_captures(|| functions.stop(context)) {
-            refusal::tell(error);
-        }
+    fn stop(&self, tools: Tools<'_>, context: CUcontext) {
+        tools.stop(context);
+        tools.leave(self.joined.swap(0, Ordering::Relaxed));
     }
 
-    /// CUPTI was finalised, and a window with it.
+    /// CUPTI was finalised, and a window with it; the switch was closed before.
     pub fn reset(&self) {
+        self.joined.store(0, Ordering::Relaxed);
         self.state.store(IDLE, Ordering::Release);
     }
 
     /// A context is destroyed, and a window in it with it.
-    pub fn destroyed(&self, context: CUcontext) {
-        if self.context.load(Ordering::Relaxed) == context.0.addr() {
-            let _ = self
-                .state
+    pub fn destroyed(&self, session: &Session, context: CUcontext) {
+        if self.context.load(Ordering::Relaxed) != context.0.addr() {
+            return;
+        }
+        let joined = self.joined.load(Ordering::Relaxed);
+        let closed =
+            self.state
                 .compare_exchange(OPEN, IDLE, Ordering::AcqRel, Ordering::Acquire);
+        if closed.is_ok() {
+            // The next window may be there already, with its own part in the switch.
+            let _ = self
+                .joined
+                .compare_exchange(joined, 0, Ordering::Relaxed, Ordering::Relaxed);
+            session.sampler.switch.leave(joined, session);
         }
     }
 }

@@ -9,6 +9,7 @@ use super::contexts::Phase;
 use super::drain::{Brought, Drain};
 use super::refusal;
 use super::sampling::Sampling;
+use super::serial::Tools;
 use super::window::{INTERVAL, Windows};
 use crate::cupti::api::CuptiError;
 use crate::cupti::sys::CUcontext;
@@ -95,11 +96,11 @@ impl Sampling {
         functions: &Functions,
         now: u64,
     ) {
-        let Some(driver) = session.driver() else {
+        let Some(tools) = Tools::of(session) else {
             return;
         };
         // A program that launches no more does not close it.
-        self.serial.close_if_older(2 * INTERVAL, functions, driver);
+        self.serial.close_if_older(2 * INTERVAL, tools);
         if turns.window && !self.serial.cancel() {
             return;
         }

@@ -17,7 +17,18 @@ fn serialized(program: Program) -> Program {
 /// Every sample's launch was announced, whichever of several threads made it.
 #[test]
 fn samples_have_their_launches() {
-    if !need::bpf("samples_have_their_launches") {
+    announced("samples_have_their_launches", "0");
+}
+
+/// Also where CUPTI takes its time to switch callbacks, and one thread finds another at it.
+#[test]
+fn samples_have_their_launches_when_switching_is_slow() {
+    announced("samples_have_their_launches_when_switching_is_slow", "500");
+}
+
+#[track_caller]
+fn announced(name: &str, switch_us: &str) {
+    if !need::bpf(name) {
         return;
     }
     let lab = Lab::new();
@@ -26,6 +37,7 @@ fn samples_have_their_launches() {
     // A kernel has to wait for all that is queued: that is not much here.
     serialized(two_kernels(&lab, words))
         .env("MOCK_CUDA_QUEUE", "4")
+        .env("MOCK_CUPTI_SWITCH_US", switch_us)
         .run(SHORT)
         .ok();
     let events = trace.end();
