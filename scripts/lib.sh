@@ -168,6 +168,13 @@ build_release() { # [OPTION OF cargo...]
 	ln -sfn libparcagpu.so "$target/release/libparcagpucupti.so"
 }
 
+# The small CUDA program of `scripts/demo`.
+build_demo() {
+	mkdir -p "$target/demo"
+	gcc -std=gnu11 -O2 -Wall -Wextra -o "$target/demo/.demo.$$" "$root"/tests/demo/*.c -ldl -lpthread
+	mv -f "$target/demo/.demo.$$" "$target/demo/demo"
+}
+
 # ---- CUDA ----
 
 # Sets `nvcc`, and `nvcc_flags` that it needs: that of NVCC, of PATH, of /usr/local/cuda, else the one that PyPI

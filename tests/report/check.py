@@ -4,7 +4,10 @@
     check.py FOLDER...      each with report.html, .svg, .pftrace, .pb.gz and .jsonl of one recording
 
 A browser for page and flame graph (screenshots are left in FOLDER/shots), pprof's own reader, Perfetto's own
-schema and, where TRACE_PROCESSOR names one, its trace processor. The measure is the JSON lines output.
+schema and, where TRACE_PROCESSOR names one, its trace processor. The measure is the JSON lines output, and what
+FOLDER/expected.json says, where there is one: gpu_ns, kernels, whole (bool), by name.
+
+Prints what cargo prints of tests.
 """
 
 import collections
@@ -16,6 +19,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import traceback
 
 from webdriver import Browser
 
@@ -25,6 +29,12 @@ def duration(ns):
         if ns >= unit:
             return f"{ns / unit:.2f} {word}"
     return f"{ns} ns"
+
+
+def pictures(folder):
+    shots = folder / "shots"
+    shots.mkdir(exist_ok=True)
+    return shots
 
 
 class Measure:
@@ -46,6 +56,19 @@ class Measure:
                     self.by_name[line["demangled"]] += line["gpu_ns"]
         self.counts = counts
         assert self.ns == self.head["gpu_ns"]
+
+
+def check_counts(folder, measure):
+    """The numbers themselves, where they are known from elsewhere."""
+    head = measure.head
+    assert head["whole"] == (head["launches_sampled"] == head["launches_seen"]), head
+    if not head["whole"]:
+        assert re.match(r"sampled: .* of the sample", head["notes"][0]), head["notes"]
+    file = folder / "expected.json"
+    expected = json.loads(file.read_text()) if file.exists() else {}
+    for key, wanted in expected.items():
+        assert head[key] == wanted, (key, head[key], wanted)
+    print(f"  {head['kernels']} kernels, {duration(measure.ns)}; {head['notes'][0]}")
 
 
 def check_perfetto(folder, measure):
@@ -134,7 +157,8 @@ def check_pprof(folder, measure):
     print(f"  pprof: {measure.ns} ns; first line: {lines.splitlines()[-1][:60].strip()}")
 
 
-def check_page(folder, measure, shots):
+def check_page(folder, measure):
+    shots = pictures(folder)
     with Browser() as browser:
         browser.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
         browser.open((folder / "report.html").as_uri())
@@ -216,7 +240,8 @@ def check_page(folder, measure, shots):
         print(f"  page: {shown}, drawn whole in {slow:.0f} ms; slowest kernel {slowest[:50]}")
 
 
-def check_svg(folder, measure, shots):
+def check_svg(folder, measure):
+    shots = pictures(folder)
     with Browser(1220, 500) as browser:
         browser.open((folder / "report.svg").as_uri())
         browser.wait("return document.querySelectorAll('#frames g').length > 0", "frames")
@@ -229,19 +254,32 @@ def check_svg(folder, measure, shots):
 
 
 def main():
+    checks = {
+        "counts": check_counts,
+        "perfetto": check_perfetto,
+        "pprof": check_pprof,
+        "page": check_page,
+        "flame_graph": check_svg,
+    }
     shell = os.environ.get("TRACE_PROCESSOR")
+    if shell:
+        checks["trace_processor"] = lambda folder, measure: check_trace_processor(folder, measure, shell)
+    outcomes = collections.Counter()
     for folder in map(pathlib.Path, sys.argv[1:]):
-        print(folder.name)
         folder = folder.resolve()
-        shots = folder / "shots"
-        shots.mkdir(exist_ok=True)
         measure = Measure(folder)
-        check_perfetto(folder, measure)
-        if shell:
-            check_trace_processor(folder, measure, shell)
-        check_pprof(folder, measure)
-        check_page(folder, measure, shots)
-        check_svg(folder, measure, shots)
+        for name, check in checks.items():
+            outcome = "ok"
+            try:
+                check(folder, measure)
+            except Exception:
+                traceback.print_exc()
+                outcome = "FAILED"
+            outcomes[outcome] += 1
+            print(f"test report::{folder.name}::{name} ... {outcome}", flush=True)
+    verdict = "FAILED" if outcomes["FAILED"] else "ok"
+    print(f"\ntest result: {verdict}. {outcomes['ok']} passed; {outcomes['FAILED']} failed")
+    sys.exit(bool(outcomes["FAILED"]) or not outcomes["ok"])
 
 
 if __name__ == "__main__":
