@@ -28,6 +28,7 @@ pub mod contexts;
 pub mod controller;
 pub mod crc;
 pub mod drain;
+pub mod gate;
 pub mod metadata;
 pub mod refusal;
 pub mod sampling;

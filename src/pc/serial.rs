@@ -1,7 +1,7 @@
 //! Windows in serialized mode: they start and stop at launches.
 //!
 //! `Start` and `Stop` must not run while any thread is inside a launch, see [`crate::pc`]. So launches pass
-//! a gate, and loads of code, inside which CUPTI does the same. Who starts or stops shuts it, goes on only if
+//! a [`Gate`], and loads of code, inside which CUPTI does the same. Who starts or stops shuts it, goes on only if
 //! no other launch is inside within a few milliseconds, and opens it again some microseconds later. Launches
 //! that come meanwhile wait: 200 ms at most, but as long as CUPTI takes once it was called, whose lock they
 //! would wait for instead. They pass the gate as long as the process lives, whether or not anybody listens:
@@ -11,112 +11,25 @@
 //! Every launch in a window is announced. So the window itself joins the switch of kernel activity, for as long
 //! as it is open: no launch in it has to switch, and none is turned away because another one does.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parcagpu_interpose::Uncancelled;
-
 use super::api::Functions;
+use super::gate::Gate;
 use super::refusal;
 use super::window::INTERVAL;
+use crate::clock;
 use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::CUcontext;
 use crate::sampling::switch::{Generation, Refused};
 use crate::session::Session;
-use crate::{clock, lifecycle};
 
-/// Longest time for the launches of other threads to return.
-const EMPTY_LIMIT: Duration = Duration::from_millis(5);
 /// After launches stayed inside for so long, the next launch does not shut the gate for so many ns: one of
 /// them may be waiting for a kernel.
 const PATIENCE: u64 = 50_000_000;
 /// Longest time that a window waits until it may join the switch.
 const JOIN_LIMIT: Duration = Duration::from_millis(2);
-/// Longest time that a launch waits at the gate for one that is not at work in CUPTI.
-const WAIT_LIMIT: Duration = Duration::from_millis(200);
-
-/// Who is inside a launch.
-#[derive(Debug, Default)]
-pub struct Gate {
-    inside: AtomicU32,
-    shut: AtomicBool,
-    /// Whoever shut it found nobody inside, and is in CUPTI: a launch that went in now would hang with it.
-    taken: AtomicBool,
-}
-
-impl Gate {
-    /// A launch begins.
-    pub fn enter(&self) {
-        let mut deadline = None;
-        loop {
-            // Counted before looking, while who shuts it looks after shutting: one of both sees the other.
-            self.inside.fetch_add(1, Ordering::SeqCst);
-            if !self.shut.load(Ordering::SeqCst) {
-                return;
-            }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + WAIT_LIMIT);
-            let over = Instant::now() >= deadline && !self.taken.load(Ordering::SeqCst);
-            // In a copy of the process nobody will open it.
-            if over || lifecycle::in_forked_child() {
-                return;
-            }
-            self.inside.fetch_sub(1, Ordering::SeqCst);
-            // A thread that is cancelled is so in the driver, not here.
-            let _whole = Uncancelled::begin();
-            std::thread::sleep(Duration::from_micros(20));
-        }
-    }
-
-    /// A launch ended.
-    pub fn leave(&self) {
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Runs `act` while no launch but `own` of the caller's is inside; `None` if there are others all the
-    /// time, or somebody else does the same.
-    pub fn alone<R>(&self, own: u32, act: impl FnOnce() -> R) -> Option<R> {
-        // CUPTI may come to a cancellation point.
-        let _whole = Uncancelled::begin();
-        if self.shut.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        let opens = Opens(self);
-        let deadline = Instant::now() + EMPTY_LIMIT;
-        while !self.is_empty_but(own) {
-            if Instant::now() >= deadline {
-                return None;
-            }
-            std::thread::yield_now();
-        }
-        let result = act();
-        drop(opens);
-        Some(result)
-    }
-
-    /// Whether nobody but `own` is inside; from then on nobody goes in any more.
-    fn is_empty_but(&self, own: u32) -> bool {
-        if self.inside.load(Ordering::SeqCst) != own {
-            return false;
-        }
-        self.taken.store(true, Ordering::SeqCst);
-        // One that had waited for too long may have gone in meanwhile.
-        let empty = self.inside.load(Ordering::SeqCst) == own;
-        if !empty {
-            self.taken.store(false, Ordering::SeqCst);
-        }
-        empty
-    }
-}
-
-struct Opens<'a>(&'a Gate);
-
-impl Drop for Opens<'_> {
-    fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::SeqCst);
-        self.0.shut.store(false, Ordering::SeqCst);
-    }
-}
 
 /// What it takes to open and to close a window.
 #[derive(Clone, Copy)]
@@ -329,9 +242,9 @@ impl Serial {
             return;
         }
         let joined = self.joined.load(Ordering::Relaxed);
-        let closed =
-            self.state
-                .compare_exchange(OPEN, IDLE, Ordering::AcqRel, Ordering::Acquire);
+        let closed = self
+            .state
+            .compare_exchange(OPEN, IDLE, Ordering::AcqRel, Ordering::Acquire);
         if closed.is_ok() {
             // The next window may be there already, with its own part in the switch.
             let _ = self
@@ -339,79 +252,5 @@ impl Serial {
                 .compare_exchange(joined, 0, Ordering::Relaxed, Ordering::Relaxed);
             session.sampler.switch.leave(joined, session);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Gate;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn nobody_is_inside_while_somebody_is_alone() {
-        let gate = Gate::default();
-        let (inside, end) = (AtomicU32::new(0), AtomicBool::new(false));
-        let alone = std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !end.load(Ordering::Relaxed) {
-                        gate.enter();
-                        inside.fetch_add(1, Ordering::SeqCst);
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                        gate.leave();
-                    }
-                });
-            }
-            let mut alone = 0;
-            let deadline = Instant::now() + Duration::from_secs(20);
-            while alone < 200 && Instant::now() < deadline {
-                alone += gate
-                    .alone(0, || {
-                        for _ in 0..50 {
-                            assert_eq!(inside.load(Ordering::SeqCst), 0);
-                        }
-                        1
-                    })
-                    .unwrap_or(0);
-            }
-            end.store(true, Ordering::Relaxed);
-            alone
-        });
-        assert!(alone >= 1);
-    }
-
-    #[test]
-    fn a_launch_does_not_go_in_under_one_that_is_at_work() {
-        let gate = Gate::default();
-        let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                gate.alone(0, || {
-                    begun.store(true, Ordering::SeqCst);
-                    // As when the machine is busy.
-                    std::thread::sleep(super::WAIT_LIMIT + Duration::from_millis(100));
-                    over.store(true, Ordering::SeqCst);
-                })
-            });
-            while !begun.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-            gate.enter();
-            assert!(over.load(Ordering::SeqCst));
-            gate.leave();
-        });
-    }
-
-    #[test]
-    fn waiting_has_a_bound_on_both_sides() {
-        let gate = Gate::default();
-        gate.enter();
-        assert!(gate.alone(0, || ()).is_none());
-        assert!(gate.alone(1, || ()).is_some());
-        // Whoever shuts it does not come back: the launch goes on all the same.
-        gate.shut.store(true, Ordering::SeqCst);
-        gate.enter();
-        assert!(gate.alone(2, || ()).is_none());
     }
 }
