@@ -8,9 +8,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use parcagpu_abi::probe::PROVIDER;
 
-use crate::discover;
+use crate::discover::{self, Found, Scanner};
 use crate::options::Chosen;
+use crate::preflight;
 use crate::refusal::refuse;
 
 /// The kernel keeps so many bytes of a name.
@@ -29,10 +31,17 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// What the options say. A prefix that several containers have is refused.
+    /// What the options say. A prefix that several containers have is refused, and so are empty words, which
+    /// scripts make of variables that are not set.
     pub fn of(options: &Chosen) -> Result<Self> {
-        if options.container.iter().any(|id| id.is_empty()) {
-            return Err(refuse("an empty container id fits every container"));
+        for (option, words) in [
+            ("--comm", &options.comm),
+            ("--cgroup", &options.cgroup),
+            ("--container", &options.container),
+        ] {
+            if words.iter().any(String::is_empty) {
+                return Err(refuse(format!("{option} is given an empty word")));
+            }
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let choice = Self {
@@ -121,6 +130,40 @@ impl Choice {
                 .iter()
                 .any(|id| !container_ids(&paths, id).is_empty())
     }
+}
+
+/// The libraries of a process that was named by its number. Refused, with what is possible, where it has none.
+pub fn libraries_of(scanner: &mut Scanner, pid: u32) -> Result<Vec<Found>> {
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        return Err(refuse(format!(
+            "there is no process {pid}; parcagpu status lists those that have the library"
+        )));
+    }
+    if let Some(owner) = owner_of_thread(pid) {
+        return Err(refuse(format!(
+            "{pid} is a thread of process {owner}: --pid {owner}"
+        )));
+    }
+    let found = scanner.scan_process(pid).map_err(|e| {
+        let why = preflight::closed(&e);
+        refuse(format!("cannot look into process {pid}: {why}"))
+    })?;
+    if found.is_empty() {
+        return Err(refuse(format!(
+            "process {pid} ({}) does not map a library with probes of provider {PROVIDER}; it has to be started with it: \
+             LD_PRELOAD=FILE, or parcagpu run",
+            discover::comm(pid)
+        )));
+    }
+    Ok(found)
+}
+
+/// The process of a thread that is not its first; threads have numbers of the same kind.
+fn owner_of_thread(tid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let group = status.lines().find_map(|l| l.strip_prefix("Tgid:"))?;
+    group.trim().parse().ok().filter(|owner| *owner != tid)
 }
 
 fn cut(name: &str) -> String {
@@ -233,6 +276,44 @@ mod tests {
         assert_eq!(path("/system.slice/x.service"), "/system.slice/x.service");
         assert_eq!(path("system.slice"), "/system.slice");
         assert_eq!(path("/"), "");
+    }
+
+    #[test]
+    fn numbers_that_are_no_process_with_the_library() {
+        let of = |pid| libraries_of(&mut Scanner::default(), pid).unwrap_err();
+        assert!(
+            of(1 << 22)
+                .to_string()
+                .contains("there is no process 4194304")
+        );
+        let own = std::process::id();
+        let without = of(own).to_string();
+        assert!(
+            without.contains("does not map a library") && without.contains("LD_PRELOAD"),
+            "{without}"
+        );
+        let thread = std::thread::spawn(move || {
+            // SAFETY: no preconditions.
+            let tid = unsafe { libc::gettid() }.cast_unsigned();
+            (tid, of(tid).to_string())
+        });
+        let (tid, said) = thread.join().unwrap();
+        assert_eq!(
+            said,
+            format!("{tid} is a thread of process {own}: --pid {own}")
+        );
+    }
+
+    #[test]
+    fn empty_words_choose_nothing() {
+        let of = |word: &str| {
+            let options = Chosen {
+                cgroup: vec![word.to_owned()],
+                ..Chosen::default()
+            };
+            Choice::of(&options)
+        };
+        assert!(of("").is_err() && of("/").is_ok());
     }
 
     #[test]

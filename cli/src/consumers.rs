@@ -1,18 +1,23 @@
 //! Who is attached to a library's probes.
 //!
 //! The kernel keeps no list that names owners. What holds a uprobe is an open descriptor, so every process's
-//! descriptors are looked at: a BPF link says in `fdinfo` which file it is attached to (Linux 6.16 and
-//! later), a perf event tells it through `BPF_TASK_FD_QUERY` (CAP_SYS_ADMIN). What neither tells, such as
-//! links that are pinned, or held by processes out of sight, stays unknown and is counted as such.
+//! descriptors are looked at: a BPF link says in `fdinfo` which path it is attached to (Linux 6.16 and
+//! later), a perf event tells it through `BPF_TASK_FD_QUERY` (CAP_SYS_ADMIN). The file is told by its identity, and
+//! where the path does not lead to it any more (deleted, replaced, in a mount namespace of its own) by the path
+//! and the process that the link is limited to. What neither tells, such as links that are pinned, or held by
+//! processes out of sight, stays unknown and is counted as such, with the reason.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use libbpf_rs::libbpf_sys;
 
 use crate::discover::{self, FileId, Found};
+use crate::preflight::{self, Capability};
+use crate::text::plural;
 
 /// One holder of attachments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,17 +32,42 @@ pub struct Consumer {
 
 struct Attachment {
     owner: u32,
-    file: FileId,
+    /// As the owner's kernel writes it, without what it adds where the file is gone.
+    path: String,
+    /// `None`: the path does not lead to it.
+    file: Option<FileId>,
     /// The one process it is limited to.
     target: Option<u32>,
     probes: u64,
+}
+
+impl Attachment {
+    /// Whether it is to this library, as far as the file goes.
+    fn is_to(&self, found: &Found) -> bool {
+        self.file == Some(found.library.id)
+    }
+
+    /// Whether it may be by its path, which leads the owner somewhere else or nowhere.
+    fn may_be_to(&self, found: &Found) -> bool {
+        let limited = self.target == Some(found.pid);
+        self.path == found.library.path && (limited || self.file.is_none())
+    }
+
+    fn meets(&self, pid: u32) -> bool {
+        self.target.is_none_or(|target| target == pid)
+    }
 }
 
 /// All attachments to files that could be seen.
 #[derive(Default)]
 pub struct Consumers {
     attachments: Vec<Attachment>,
+    /// Processes whose descriptors we may not see.
+    refused: usize,
 }
+
+/// The first Linux whose links tell what they are attached to.
+const LINKS_TELL: (u32, u32) = (6, 16);
 
 impl Consumers {
     /// Looks at the descriptors of all processes.
@@ -47,8 +77,12 @@ impl Consumers {
         pids.push(std::process::id());
         let mut files = HashMap::new();
         for pid in pids {
-            let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-                continue;
+            let descriptors = match fs::read_dir(format!("/proc/{pid}/fd")) {
+                Ok(descriptors) => descriptors,
+                Err(e) => {
+                    all.refused += usize::from(e.kind() == ErrorKind::PermissionDenied);
+                    continue;
+                }
             };
             for entry in descriptors.flatten() {
                 let Ok(target) = fs::read_link(entry.path()) else {
@@ -66,14 +100,14 @@ impl Consumers {
                 let file = files
                     .entry((pid, held.path.clone()))
                     .or_insert_with(|| identity(pid, &held.path));
-                if let Some(file) = file {
-                    all.attachments.push(Attachment {
-                        owner: pid,
-                        file: *file,
-                        target: held.pid,
-                        probes: held.probes,
-                    });
-                }
+                let path = held.path.strip_suffix(DELETED);
+                all.attachments.push(Attachment {
+                    owner: pid,
+                    file: *file,
+                    path: path.unwrap_or(&held.path).to_owned(),
+                    target: held.pid,
+                    probes: held.probes,
+                });
             }
         }
         all
@@ -82,12 +116,11 @@ impl Consumers {
     /// Those attached to this process's library, by number.
     pub fn of(&self, found: &Found) -> Vec<Consumer> {
         let mut consumers: Vec<Consumer> = Vec::new();
-        for attachment in &self.attachments {
-            if attachment.file != found.library.id
-                || attachment.target.is_some_and(|pid| pid != found.pid)
-            {
-                continue;
-            }
+        let meant = self
+            .attachments
+            .iter()
+            .filter(|a| a.meets(found.pid) && (a.is_to(found) || a.may_be_to(found)));
+        for attachment in meant {
             match consumers.iter_mut().find(|c| c.pid == attachment.owner) {
                 Some(consumer) => consumer.attachments += attachment.probes,
                 None => consumers.push(Consumer {
@@ -100,7 +133,64 @@ impl Consumers {
         consumers.sort_by_key(|c| c.pid);
         consumers
     }
+
+    /// The process that this one was forked from, and that somebody attached to its library watches alone. A child
+    /// has its parent's semaphores from then on, raised, and nothing comes from it.
+    pub fn inherited_from(&self, found: &Found) -> Option<u32> {
+        let mut ancestor = discover::parent(found.pid)?;
+        for _ in 0..ANCESTORS {
+            let watched = |a: &Attachment| {
+                a.target == Some(ancestor) && (a.is_to(found) || a.path == found.library.path)
+            };
+            if self.attachments.iter().any(watched) {
+                return Some(ancestor);
+            }
+            ancestor = discover::parent(ancestor)?;
+        }
+        None
+    }
+
+    /// Why nobody in sight has attachments that there are, in words.
+    pub fn why_unknown(&self) -> String {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let inside = preflight::own_pid_namespace() != Some(preflight::INITIAL_PID_NS);
+        why_unknown(
+            release.trim(),
+            Capability::SysAdmin.is_in(preflight::held()),
+            self.refused,
+            inside,
+        )
+    }
 }
+
+fn why_unknown(release: &str, admin: bool, refused: usize, inside: bool) -> String {
+    if refused > 0 {
+        return format!(
+            "the descriptors of {} cannot be read (CAP_SYS_PTRACE is needed)",
+            plural(refused as u64, "process")
+        );
+    }
+    if preflight::version(release).is_some_and(|version| version < LINKS_TELL) {
+        let (major, minor) = LINKS_TELL;
+        return format!(
+            "Linux {release} does not tell what a BPF link is attached to, {major}.{minor} and later do"
+        );
+    }
+    if !admin {
+        return "no process has a BPF link to it, and perf events tell CAP_SYS_ADMIN only"
+            .to_owned();
+    }
+    if inside {
+        return "no process of this PID namespace has them: one outside, or a pinned BPF link"
+            .to_owned();
+    }
+    "no process has a descriptor for them: a pinned BPF link".to_owned()
+}
+
+/// How far up the parents are looked at.
+const ANCESTORS: usize = 16;
+/// What the kernel adds to the path of a file that is gone.
+const DELETED: &str = " (deleted)";
 
 /// What a descriptor is attached to.
 #[derive(Debug, PartialEq, Eq)]
@@ -156,7 +246,7 @@ fn perf_event(pid: u32, fd: i32) -> Option<Held> {
     })
 }
 
-/// The file that a consumer means by a path.
+/// The file that a consumer means by a path; `None` where it is not there any more.
 fn identity(owner: u32, path: &str) -> Option<FileId> {
     let theirs = match path.strip_prefix("/proc/self/") {
         Some(rest) => PathBuf::from(format!("/proc/{owner}/{rest}")),

@@ -275,6 +275,16 @@ pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
+/// The process that started another; `None`: it is gone, or there is none.
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid)?
+        .split(' ')
+        .nth(1)?
+        .parse()
+        .ok()
+        .filter(|parent| *parent != 0)
+}
+
 /// Start of a process in ticks since boot.
 fn started(pid: u32) -> Option<u64> {
     stat(pid)?.split(' ').nth(19)?.parse().ok()

@@ -8,7 +8,7 @@ use anyhow::Result;
 use parcagpu_abi::probe::PROVIDER;
 
 use crate::discover::{self, Library};
-use crate::refusal::refuse;
+use crate::refusal::{about_path, refuse};
 
 const FILE_NAME: &str = "libparcagpu.so";
 
@@ -31,7 +31,8 @@ pub fn candidates() -> Vec<PathBuf> {
 /// Opens a named library.
 pub fn open(path: &Path) -> Result<Library> {
     let shown = path.display();
-    let file = File::open(path).map_err(|e| refuse(format!("cannot open library {shown}: {e}")))?;
+    let file =
+        File::open(path).map_err(|e| about_path(format!("cannot open library {shown}"), e))?;
     discover::open_library(file, &shown.to_string()).ok_or_else(|| {
         refuse(format!(
             "{shown} has no probes of provider {PROVIDER} (no 64-bit ELF file with such notes)"

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use parcagpu_cli::options::{Cli, Command};
-use parcagpu_cli::refusal::Refusal;
+use parcagpu_cli::refusal;
 use parcagpu_cli::{doctor, manual, record, report, run, status, top, watch};
 
 fn main() -> ExitCode {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("parcagpu: {error:#}");
-            ExitCode::from(if error.is::<Refusal>() { 2 } else { 1 })
+            ExitCode::from(refusal::status(&error))
         }
     }
 }

@@ -15,13 +15,13 @@ const NAME: &str = "parcagpu";
 pub fn completions(options: &CompletionsOptions) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut Cli::command(), NAME, &mut script);
-    stdout::print(&String::from_utf8_lossy(&script));
+    stdout::print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `parcagpu man`
 pub fn man(options: &ManOptions) -> Result<ExitCode> {
-    stdout::print(&page(options.command.as_deref())?);
+    stdout::print(&page(options.command.as_deref())?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -31,7 +31,14 @@ fn page(command: Option<&str>) -> Result<String> {
         None => all,
         Some(name) => {
             let found = all.find_subcommand(name).cloned();
-            let found = found.ok_or_else(|| refuse(format!("there is no command {name}")))?;
+            let shown = all.get_subcommands().filter(|c| !c.is_hide_set());
+            let names: Vec<&str> = shown.map(|c| c.get_name()).collect();
+            let found = found.ok_or_else(|| {
+                refuse(format!(
+                    "there is no command {name}; the commands are: {}",
+                    names.join(", ")
+                ))
+            })?;
             // The page is called as one would ask for it.
             let title: &'static str = Box::leak(format!("{NAME}-{name}").into_boxed_str());
             found.name(title).version(env!("CARGO_PKG_VERSION"))
@@ -60,6 +67,10 @@ mod tests {
             assert!(page.contains("Examples:"), "{name}");
             assert!(whole.contains(name));
         }
-        assert!(page(Some("nothing")).is_err());
+        let error = page(Some("nothing")).unwrap_err().to_string();
+        assert!(
+            error.contains("no command nothing; the commands are: trace, top, run,"),
+            "{error}"
+        );
     }
 }

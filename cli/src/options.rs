@@ -1,6 +1,6 @@
 //! The command line.
 
-mod help;
+pub mod help;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::report::Format;
 
 /// Shows what CUDA programs do on the GPU, through the probes of libparcagpu.so.
 #[derive(Debug, Parser)]
-#[command(name = "parcagpu", version, after_help = help::EXIT_CODES)]
+#[command(name = "parcagpu", version, after_help = help::PROGRAM_HELP)]
 pub struct Cli {
     #[command(subcommand)]
     /// What to do.
@@ -57,7 +57,7 @@ pub enum Command {
 #[command(next_help_heading = "Which processes (default: all; each may be given more than once)")]
 pub struct Chosen {
     /// This process
-    #[arg(long, short, value_name = "PID")]
+    #[arg(long, short, value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub pid: Vec<u32>,
     /// Processes of this name, as ps -o comm shows it or as their program file is called
     #[arg(long, value_name = "NAME")]
@@ -82,17 +82,40 @@ pub struct Scope {
     #[arg(long, value_name = "FILE")]
     pub lib: Option<PathBuf>,
     /// Stop after so many seconds
-    #[arg(long, value_name = "N", value_parser = seconds)]
+    #[arg(long, value_name = "N", value_parser = seconds, allow_negative_numbers = true)]
     pub seconds: Option<f64>,
     /// Size of the ring buffer between kernel and this program [default: 8, for record 32]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", value_parser = mib, allow_negative_numbers = true)]
     pub ring_mib: Option<u32>,
+}
+
+/// Numbers of processes: the kernel gives none above 2^22.
+const PID_MAX: u32 = 1 << 22;
+/// Size of a ring buffer, MiB.
+const MIB_MAX: u32 = 1024;
+/// Of seconds and rates.
+const NUMBER_MAX: f64 = 1e9;
+
+fn pid(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(pid) if (1..=PID_MAX).contains(&pid) => Ok(pid),
+        _ => Err(format!(
+            "not the number of a process, 1 to {PID_MAX} (--comm takes names)"
+        )),
+    }
+}
+
+fn mib(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(mib) if (1..=MIB_MAX).contains(&mib) => Ok(mib),
+        _ => Err(format!("not a whole number of MiB, 1 to {MIB_MAX}")),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(s) if (0.0..=1e9).contains(&s) => Ok(s),
-        _ => Err("not a number of seconds".to_owned()),
+        Ok(s) if (0.0..=NUMBER_MAX).contains(&s) => Ok(s),
+        _ => Err(format!("not a number of seconds, 0 to {NUMBER_MAX}")),
     }
 }
 
@@ -207,11 +230,11 @@ pub struct RecordOptions {
     #[command(flatten)]
     pub keep: KeepOptions,
     /// Launches of the command sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate, requires = "command")]
+    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true, requires = "command")]
     pub rate: Option<f64>,
     /// Graph launches of the command sampled per second and thread [default: as --rate, else
     /// PARCAGPU_GRAPH_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate, requires = "command")]
+    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true, requires = "command")]
     pub graph_rate: Option<f64>,
     /// Sample where the command's kernels are, too, and what they wait for: sets PARCAGPU_PC_SAMPLING_RATE=1000
     /// and PARCAGPU_PC_HW_BUFFER_MB=32 where they are not set, and keeps the machine code as --cubins does
@@ -226,10 +249,10 @@ pub struct RecordOptions {
 #[derive(Args, Debug)]
 pub struct RunOptions {
     /// Launches sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate)]
+    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true)]
     pub rate: Option<f64>,
     /// Graph launches sampled per second and thread [default: as --rate, else PARCAGPU_GRAPH_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate)]
+    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true)]
     pub graph_rate: Option<f64>,
     /// Sample where the kernels are, too, and what they wait for; see parcagpu record --help
     #[arg(long)]
@@ -241,7 +264,7 @@ pub struct RunOptions {
     #[arg(long)]
     pub top: bool,
     /// Print the table every so many seconds too
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub every: Option<f64>,
     /// Library to preload [default: PARCAGPU_LIB, or the one beside this program, in ../lib, in
     /// target/release]
@@ -263,7 +286,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub keep: KeepOptions,
     /// Size of the ring buffer between kernel and this program
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = mib, allow_negative_numbers = true)]
     pub ring_mib: u32,
     /// The command and its arguments
     #[arg(
@@ -277,8 +300,10 @@ pub struct RunOptions {
 
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(r) if r > 0.0 && r <= 1e9 => Ok(r),
-        _ => Err("not a rate above 0".to_owned()),
+        Ok(r) if r > 0.0 && r <= NUMBER_MAX => Ok(r),
+        _ => Err(format!(
+            "not a number of launches per second, above 0 and up to {NUMBER_MAX}"
+        )),
     }
 }
 
@@ -372,9 +397,62 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_seconds_are_checked() {
+    fn numbers_are_checked_and_the_error_says_which_are_possible() {
         assert!(rate("0").is_err() && rate("NaN").is_err() && rate("-1").is_err());
         assert_eq!(rate("2.5"), Ok(2.5));
         assert!(seconds("inf").is_err() && seconds("-1").is_err());
+        assert!(pid("0").is_err() && pid("-1").is_err() && pid("4194305").is_err());
+        assert_eq!((pid("7"), mib("1024")), (Ok(7), Ok(1024)));
+        assert!(mib("0").is_err() && mib("1.5").is_err());
+        let said = |words: &[&str]| {
+            let error = Cli::try_parse_from(["parcagpu"].iter().chain(words)).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        };
+        let cases: [(&[&str], &str); 12] = [
+            (
+                &["top", "--pid", "abc"],
+                "'abc' for '--pid <PID>': not the number of a process, 1 to 4194304",
+            ),
+            (&["status", "--pid", "-1"], "'-1' for '--pid <PID>'"),
+            (
+                &["trace", "--seconds", "-1"],
+                "'-1' for '--seconds <N>': not a number of seconds, 0 to 1000000000",
+            ),
+            (
+                &["record", "--seconds", "soon"],
+                "'soon' for '--seconds <N>'",
+            ),
+            (
+                &["run", "--every", "-2", "--", "x"],
+                "'-2' for '--every <SECONDS>': not a number of seconds",
+            ),
+            (
+                &["run", "--rate", "-2", "--", "x"],
+                "'-2' for '--rate <N>': not a number of launches per second, above 0",
+            ),
+            (
+                &["record", "--graph-rate", "0", "--", "x"],
+                "'0' for '--graph-rate <N>'",
+            ),
+            (
+                &["top", "--ring-mib", "-5"],
+                "'-5' for '--ring-mib <MIB>': not a whole number of MiB, 1 to 1024",
+            ),
+            (
+                &["run", "--ring-mib", "big", "--", "x"],
+                "'big' for '--ring-mib <MIB>'",
+            ),
+            (
+                &["report", "x", "--format", "pdf"],
+                "[possible values: text, html,",
+            ),
+            (&["completions", "cmd"], "[possible values: bash,"),
+            (&["tops"], "unrecognized subcommand 'tops'"),
+        ];
+        for (words, expected) in cases {
+            let said = said(words);
+            assert!(said.contains(expected), "{words:?}: {said}");
+        }
     }
 }

@@ -56,6 +56,8 @@ pub fn closed(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::PermissionDenied && !Capability::SysPtrace.is_in(held())
     {
         "it is another user's or has more rights: CAP_SYS_PTRACE is needed (run as root)".to_owned()
+    } else if error.kind() == std::io::ErrorKind::PermissionDenied {
+        "the system protects it, also from CAP_SYS_PTRACE (a security module)".to_owned()
     } else {
         error.to_string()
     }

@@ -25,9 +25,10 @@ use crate::options::{KeepOptions, RunOptions};
 use crate::preflight;
 use crate::private_copy::PrivateCopy;
 use crate::record::{Fan, Tape};
-use crate::refusal::refuse;
+use crate::refusal::{self, about_path, refuse};
 use crate::session::{Session, Sink, Wanted};
 use crate::signals;
+use crate::stdout;
 use crate::table::{self, Layout};
 use crate::top;
 use crate::trace::{Style, Tracer};
@@ -75,7 +76,7 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
     let out: Box<dyn Write> = match &options.output {
         Some(path) => Box::new(
             File::create(path)
-                .map_err(|e| refuse(format!("cannot create {}: {e}", path.display())))?,
+                .map_err(|e| about_path(format!("cannot create {}", path.display()), e))?,
         ),
         None => Box::new(std::io::stderr()),
     };
@@ -109,10 +110,14 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
     let status = wait(&mut child, &mut session, &mut view)?;
     // The last records may lie in the ring buffer while we detach.
     watch::finish(&mut session)?;
-    view.end(&session)?;
+    view.end(&session);
     tidy(copy, &library, &mut session);
     Ok(match status {
-        Some(status) => ExitCode::from(code(status)),
+        // A command that failed has the say.
+        Some(status) => ExitCode::from(match code(status) {
+            0 => view.lost.unwrap_or(0),
+            code => code,
+        }),
         None => {
             eprintln!(
                 "parcagpu: interrupted twice: process {} is left running",
@@ -267,6 +272,8 @@ struct View {
     raw_names: bool,
     every: Option<Duration>,
     next: Instant,
+    /// Results that were not written: the exit status where the command has none of its own.
+    lost: Option<u8>,
 }
 
 impl View {
@@ -307,6 +314,7 @@ impl View {
             raw_names: options.raw_names,
             every,
             next: Instant::now() + every.unwrap_or_default(),
+            lost: None,
         })
     }
 
@@ -332,7 +340,7 @@ impl View {
             && let Err(e) = tape.tick(session, &self.ledger)
         {
             // The command goes on.
-            eprintln!("parcagpu: {e:#}; the recording ends here");
+            self.lose(&e.context("the recording ends here"));
             self.tape = None;
         }
         if let Some(tracer) = &self.tracer {
@@ -382,28 +390,41 @@ impl View {
     fn write(&mut self, text: &str) {
         if let Some(out) = &mut self.out {
             // A reader that went away must not change the command's status.
-            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            if let Err(e) = stdout::heard(written) {
+                self.out = None;
+                self.lose(&anyhow::Error::new(e).context("failed to write the results"));
+            }
         }
     }
 
-    fn end(&mut self, session: &Session) -> Result<()> {
+    /// Says what could not be written, and remembers it for the exit status.
+    fn lose(&mut self, error: &anyhow::Error) {
+        eprintln!("parcagpu: {error:#}");
+        self.lost.get_or_insert(refusal::status(error));
+    }
+
+    fn end(&mut self, session: &Session) {
         self.ledger.refresh(session);
-        if let Some(tape) = self.tape.take() {
-            tape.end(session, &self.ledger)?;
+        if let Some(tape) = self.tape.take()
+            && let Err(e) = tape.end(session, &self.ledger)
+        {
+            self.lose(&e);
         }
         if !self.show {
             self.tell_coverage();
-            return Ok(());
-        }
-        if let Some(tracer) = &self.tracer {
+        } else if let Some(tracer) = &self.tracer {
+            let tracer = Rc::clone(tracer);
             tracer.borrow_mut().flush();
             eprintln!("{}", tracer.borrow().summary(session));
             self.tell_coverage();
-            return Ok(());
+            if let Err(e) = tracer.borrow_mut().error() {
+                self.lose(&e);
+            }
+        } else {
+            let table = self.table(session);
+            self.write(&table);
         }
-        let table = self.table(session);
-        self.write(&table);
-        Ok(())
     }
 }
 

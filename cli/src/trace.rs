@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, Write};
 use std::rc::Rc;
 
+use anyhow::{Context, Result};
 use parcagpu_abi::probe::{self, Probe};
 
 use crate::accounts::Accounts;
@@ -16,6 +17,7 @@ use crate::json::{self, nvtx_kind, resource_kind};
 use crate::pc::reasons::Reasons;
 use crate::pc::samples::function_name;
 use crate::session::{ProcessId, Session, Sink};
+use crate::stdout;
 use crate::text::{clock_ns, count, duration, plural, time_of_day};
 
 /// How to print.
@@ -38,6 +40,7 @@ pub struct Tracer {
     told: HashSet<(u32, u64, usize, u64)>,
     realtime_offset: u64,
     broken: bool,
+    error: Option<io::Error>,
     demangler: Demangler,
     /// Attached for our own use: neither printed nor counted.
     unprinted: Vec<Probe>,
@@ -68,6 +71,7 @@ impl Tracer {
             told: HashSet::new(),
             realtime_offset: offset,
             broken: false,
+            error: None,
             demangler: Demangler::default(),
             unprinted: Vec::new(),
             code: None,
@@ -124,16 +128,24 @@ impl Tracer {
     /// Writes out what is buffered; false once nobody reads.
     pub fn flush(&mut self) -> bool {
         if let Err(e) = self.out.flush() {
-            self.failed(&e);
+            self.failed(e);
         }
         !self.broken
     }
 
-    fn failed(&mut self, error: &io::Error) {
-        if !self.broken && error.kind() != ErrorKind::BrokenPipe {
-            eprintln!("warning: failed to write the trace: {error}");
+    fn failed(&mut self, error: io::Error) {
+        if !self.broken {
+            self.error = stdout::heard(Err(error)).err();
         }
         self.broken = true;
+    }
+
+    /// Why not all was written, other than for want of a reader.
+    pub fn error(&mut self) -> Result<()> {
+        match self.error.take() {
+            Some(error) => Err(error).context("failed to write the trace"),
+            None => Ok(()),
+        }
     }
 
     /// Events taken so far, repeats included.
@@ -279,7 +291,7 @@ impl Sink for Tracer {
             )
         };
         if let Err(e) = writeln!(self.out, "{line}") {
-            self.failed(&e);
+            self.failed(e);
         }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use parcagpu_abi::probe::{self, Probe};
 
 use crate::accounts::Accounts;
-use crate::choice::Choice;
+use crate::choice::{self, Choice};
 use crate::demangle::clean;
 use crate::discover::Scanner;
 use crate::ledger::{DOCTOR, Entry, Ledger, coverage};
@@ -104,7 +104,8 @@ pub fn start_with(
     if choice.is_all() {
         attach_ahead(&mut session, named)?;
     } else {
-        check_pids(choice.given(), &session)?;
+        let named = named.as_ref().map(|library| library.path.as_str());
+        check_pids(choice.given(), named, &session)?;
         if choice.present().is_empty() {
             eprintln!("note: no such process runs now; those that come are followed");
         }
@@ -155,19 +156,15 @@ fn attach_ahead(session: &mut Session, named: Option<crate::discover::Library>) 
     }
 }
 
-fn check_pids(pids: &[u32], session: &Session) -> Result<()> {
+fn check_pids(pids: &[u32], named: Option<&str>, session: &Session) -> Result<()> {
     for pid in pids {
-        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
-            return Err(refuse(format!("there is no process {pid}")));
-        }
-        if let Err(e) = Scanner::default().scan_process(*pid) {
-            let why = preflight::closed(&e);
-            return Err(refuse(format!("cannot look into process {pid}: {why}")));
-        }
-        if !session.found().iter().any(|f| f.pid == *pid) {
+        let libraries = choice::libraries_of(&mut Scanner::default(), *pid)?;
+        // One that came since the last look is found by the next.
+        if let (Some(named), false) = (named, session.found().iter().any(|f| f.pid == *pid)) {
+            let has: Vec<&str> = libraries.iter().map(|f| f.library.path.as_str()).collect();
             return Err(refuse(format!(
-                "process {pid} does not map a library with probes of provider {}",
-                probe::PROVIDER
+                "process {pid} does not map {named}; it has {}",
+                has.join(", ")
             )));
         }
     }
@@ -248,6 +245,7 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
     for line in coverage_lines(&accounts.borrow(), &ledger) {
         eprintln!("{line}");
     }
+    tracer.borrow_mut().error()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,9 +7,10 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{App, View, bpf_or_skip, fixture, of, own_copy, parcagpu, skip};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Longer than new processes stay unnoticed.
@@ -137,7 +138,7 @@ fn processes_of_a_cgroup_or_container_are_followed() {
     }
     assert_eq!(apps[2].semaphores(), [0, 0, 0, 0]);
     let status = parcagpu(&["status", "--json", "--container", &id]);
-    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status.as_array().map(Vec::len), Some(2), "{status}");
     for view in [by_folder, by_path, by_id] {
         let (lines, err) = view.end_json();
@@ -197,6 +198,12 @@ fn a_library_that_only_another_mount_namespace_has() {
         command.env("PARCAGPU_LIB", &copy);
         let view = View::of(&mut command);
         app.await_semaphores_at_least_one();
+        if options.first() == Some(&"--pid") && links_tell() {
+            let heard = consumers_of(app.pid());
+            let who: Vec<&Value> = heard["consumers"].as_array().unwrap().iter().collect();
+            assert!(who.iter().any(|c| c["pid"] == view.pid()), "{heard}");
+            assert_eq!(heard["attachments_of_unknown_consumers"], 0, "{heard}");
+        }
         app.obey("launch 2 100 hidden");
         let (lines, err) = view.end_json();
         assert_eq!(
@@ -208,10 +215,131 @@ fn a_library_that_only_another_mount_namespace_has() {
     }
 }
 
+/// What `status` says of the consumers of a process.
+fn consumers_of(pid: u32) -> Value {
+    let out = parcagpu(&["status", "--json", "--pid", &pid.to_string()]);
+    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+    json[0].clone()
+}
+
+/// Links tell what they are attached to since Linux 6.16.
+fn links_tell() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    parcagpu_cli::preflight::version(&release).unwrap() >= (6, 16)
+}
+
+#[test]
+fn consumers_of_a_library_whose_path_leads_nowhere_are_named() {
+    const TEST: &str = "consumers_of_a_library_whose_path_leads_nowhere_are_named";
+    let Some(_turn) = bpf_or_skip(TEST) else {
+        return;
+    };
+    if !links_tell() {
+        return skip(TEST, "this kernel does not tell what links are attached to");
+    }
+    // Deleted, as a library that was built again is.
+    let (_dir, copy) = own_copy(&fixture().lib);
+    let app = App::start(&copy);
+    let pid = app.pid().to_string();
+    for options in [&["--pid", &pid][..], &[]] {
+        // The first is there before the file goes, the second comes after.
+        let view = View::start(&[&["top"], options].concat());
+        let _ = fs::remove_file(&copy);
+        let heard = consumers_of(app.pid());
+        assert_eq!(
+            heard["attachments_of_unknown_consumers"], 0,
+            "{options:?}: {heard}"
+        );
+        let who: Vec<&Value> = heard["consumers"].as_array().unwrap().iter().collect();
+        assert!(
+            who.iter().any(|c| c["pid"] == view.pid()),
+            "{options:?}: {heard}"
+        );
+        view.end();
+    }
+}
+
+#[test]
+fn a_forked_child_has_its_parents_semaphores_and_no_consumer() {
+    let Some(_turn) = bpf_or_skip("a_forked_child_has_its_parents_semaphores_and_no_consumer")
+    else {
+        return;
+    };
+    let (_dir, copy) = own_copy(&fixture().lib);
+    let mut app = App::start(&copy);
+    let pid = app.pid().to_string();
+    let view = View::start(&["top", "--pid", &pid]);
+    app.begin("fork sleep 1500");
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    let began = Instant::now();
+    let child: u32 = loop {
+        let children = fs::read_to_string(&children).unwrap();
+        match children.split_whitespace().next() {
+            Some(child) => break child.parse().unwrap(),
+            None => assert!(began.elapsed() < Duration::from_secs(10), "no child"),
+        }
+    };
+    let heard = consumers_of(child);
+    assert_eq!(heard["semaphores"]["activity_batch"], 1, "{heard}");
+    let text = parcagpu(&["status", "--pid", &child.to_string()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    if links_tell() {
+        assert_eq!(heard["consumers"], serde_json::json!([]));
+        assert_eq!(heard["attachments_inherited_from"], app.pid(), "{heard}");
+        assert_eq!(heard["attachments_of_unknown_consumers"], 0, "{heard}");
+        assert!(
+            text.contains(&format!("none of its own: forked from PID {pid}")),
+            "{text}"
+        );
+    } else {
+        assert!(text.contains("of unknown holders: Linux "), "{text}");
+    }
+    view.end();
+}
+
+#[test]
+fn consumers_out_of_sight_are_counted_with_the_reason() {
+    let Some(_turn) = bpf_or_skip("consumers_out_of_sight_are_counted_with_the_reason") else {
+        return;
+    };
+    let (_dir, copy) = own_copy(&fixture().lib);
+    let view = View::start(&["top", "--lib", copy.to_str().unwrap()]);
+    let script = format!(
+        "'{app}' '{copy}' 'await 1' 'sleep 3000' & for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; \
+         '{parcagpu}' status | grep -A9 '{copy}' | grep consumers && break; done; kill $!",
+        app = fixture().app.display(),
+        copy = copy.display(),
+        parcagpu = common::PARCAGPU,
+    );
+    let out = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(
+        text.contains("3 attachments of unknown holders: "),
+        "{text}"
+    );
+    let reason = if links_tell() {
+        "no process of this PID namespace has them"
+    } else {
+        "does not tell what a BPF link is attached to"
+    };
+    assert!(text.contains(reason), "{text}");
+    view.end();
+}
+
 #[test]
 fn choices_that_cannot_be_meant_are_refused() {
-    let empty = parcagpu(&["status", "--container", ""]);
-    assert_eq!(empty.status.code(), Some(2));
+    for option in ["--container", "--comm", "--cgroup"] {
+        let empty = parcagpu(&["status", option, ""]);
+        assert_eq!(empty.status.code(), Some(2));
+        let said = String::from_utf8(empty.stderr).unwrap();
+        assert!(
+            said.contains(&format!("{option} is given an empty word")),
+            "{said}"
+        );
+    }
     let nobody = parcagpu(&["status", "--comm", "nobody-is-called-so"]);
     assert!(nobody.status.success());
     let said = String::from_utf8(nobody.stdout).unwrap();

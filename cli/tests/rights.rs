@@ -220,7 +220,7 @@ fn doctor_says_what_is_missing_and_how_to_get_it() {
         .filter(|f| f["level"] == "fail" && f["check"] != "process")
         .collect();
     assert!(failed.is_empty(), "{failed:?}");
-    let status = i32::from(json["fail"] != 0);
+    let status = if json["fail"] == 0 { 0 } else { 2 };
     assert_eq!(good.status.code(), Some(status), "{json}");
     assert_eq!(
         doctor(&good, "bpf_program")[0]["text"],
@@ -232,7 +232,7 @@ fn doctor_says_what_is_missing_and_how_to_get_it() {
     }
 
     let poor = parcagpu_with("sys_ptrace", &["doctor", "--json", "--lib", lib]);
-    assert_eq!(poor.status.code(), Some(1));
+    assert_eq!(poor.status.code(), Some(2));
     let rights = &doctor(&poor, "capabilities")[0];
     assert_eq!(rights["text"], "missing: CAP_BPF, CAP_PERFMON");
     assert!(
@@ -242,7 +242,7 @@ fn doctor_says_what_is_missing_and_how_to_get_it() {
 
     let old = fixture().lib_without_batch.to_str().unwrap();
     let old = parcagpu(&["doctor", "--json", "--lib", old]);
-    assert_eq!(old.status.code(), Some(1));
+    assert_eq!(old.status.code(), Some(2));
     assert!(
         doctor(&old, "probes")[0]["text"]
             .as_str()
@@ -250,7 +250,7 @@ fn doctor_says_what_is_missing_and_how_to_get_it() {
             .contains("activity_batch")
     );
     let none = parcagpu(&["doctor", "--lib", "/nowhere/lib.so"]);
-    assert_eq!(none.status.code(), Some(1));
+    assert_eq!(none.status.code(), Some(2));
     let text = String::from_utf8(none.stdout).unwrap();
     assert!(
         text.contains("fail  library") && !text.contains('\u{1b}'),

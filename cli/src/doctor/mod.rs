@@ -24,6 +24,9 @@ use crate::options::DoctorOptions;
 use crate::text::plural;
 use crate::{colour, library as library_file, stdout};
 
+/// Exit status when something fails: each has a cure, so it is as for every command that meets it.
+const MISSING: u8 = 2;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -108,13 +111,15 @@ pub fn doctor(options: &DoctorOptions) -> Result<ExitCode> {
     let found = scanner.scan(&Choice::default());
     findings.extend(processes::findings(&found, scanner.refused()));
 
-    let failed = count(&findings, Level::Fail) > 0;
     if options.json {
-        stdout::print(&format!("{}\n", to_json(&findings)));
+        stdout::print(&format!("{}\n", to_json(&findings)))?;
     } else {
-        stdout::print(&to_text(&findings, colour::on_stdout()));
+        stdout::print(&to_text(&findings, colour::on_stdout()))?;
     }
-    Ok(ExitCode::from(u8::from(failed)))
+    Ok(match count(&findings, Level::Fail) {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(MISSING),
+    })
 }
 
 fn count(findings: &[Finding], level: Level) -> usize {
@@ -135,18 +140,63 @@ fn to_text(findings: &[Finding], colours: bool) -> String {
             out += &format!("      {:<14} -> {}\n", "", clean(line));
         }
     }
-    let (warnings, failures) = (count(findings, Level::Warn), count(findings, Level::Fail));
-    out += &match (warnings, failures) {
-        (0, 0) => "everything is as it should be\n".to_owned(),
-        (n, 0) => format!("nothing is broken; {}\n", plural(n as u64, "warning")),
-        (w, f) => format!(
-            "{}, {}\n",
-            plural(f as u64, "failure"),
-            plural(w as u64, "warning")
-        ),
-    };
-    out
+    out + &sum_up(findings) + "\n"
 }
+
+/// The last line: how many of what, where, and what works all the same.
+fn sum_up(findings: &[Finding]) -> String {
+    let sum = |level: Level, noun: &str| {
+        let mut checks: Vec<&str> = Vec::new();
+        for finding in findings.iter().filter(|f| f.level == level) {
+            if !checks.contains(&finding.check) {
+                checks.push(finding.check);
+            }
+        }
+        let n = plural(count(findings, level) as u64, noun);
+        if checks.is_empty() {
+            return n;
+        }
+        format!("{n} ({})", checks.join(", "))
+    };
+    let problems = sum(Level::Fail, "problem");
+    let warnings = sum(Level::Warn, "warning");
+    format!("{problems}, {warnings}; {}", what_works(findings))
+}
+
+/// The commands that can do their work, by the checks that each needs.
+fn what_works(findings: &[Finding]) -> String {
+    let worst = |level: Level, checks: &[&str]| {
+        let mut these = findings.iter().filter(|f| checks.contains(&f.check));
+        these.any(|f| f.level == level)
+    };
+    let fails = |checks: &[&str]| worst(Level::Fail, checks);
+    let mut text = if fails(&WATCHING) {
+        "status works; run, record, top and trace do not".to_owned()
+    } else if fails(&PRELOADING) {
+        "status, and top, trace and record of processes that run, work; run and record of a command do not"
+            .to_owned()
+    } else {
+        "run, record, top, trace and status work".to_owned()
+    };
+    if fails(&LAUNCHING) || worst(Level::Warn, &LAUNCHING) {
+        text += "; whether programs started here launch kernels is another matter";
+    }
+    text
+}
+
+/// What taking events needs.
+const WATCHING: [&str; 6] = [
+    "kernel",
+    "btf",
+    "capabilities",
+    "lockdown",
+    "uprobes",
+    "bpf_program",
+];
+/// What starting a command with the library needs besides.
+const PRELOADING: [&str; 3] = ["library", "probes", "pages"];
+/// What a program needs on the way to the GPU.
+const LAUNCHING: [&str; 5] = ["driver", "gpus", "devices", "libcuda", "libcupti"];
 
 fn to_json(findings: &[Finding]) -> Value {
     let list: Vec<Value> = findings
@@ -197,8 +247,11 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\u{1b}'), "{text}");
-        assert!(text.ends_with("1 failure, 1 warning\n"), "{text}");
-        assert!(to_text(&findings[..2], false).ends_with("nothing is broken; 1 warning\n"));
+        let last = text.lines().last().unwrap();
+        assert_eq!(
+            last,
+            "1 problem (c), 1 warning (a); run, record, top, trace and status work"
+        );
         assert!(to_text(&findings[..1], true).starts_with("\u{1b}[32mok  \u{1b}[0m  kernel"));
         let json = to_json(&findings);
         assert_eq!(
@@ -207,5 +260,33 @@ mod tests {
         );
         assert_eq!(json["findings"][0]["cure"], Value::Null);
         assert_eq!(json["findings"][2]["level"], "fail");
+    }
+
+    #[test]
+    fn the_last_line_says_what_works() {
+        let one = |finding: Finding| sum_up(&[ok("kernel", "6.1"), finding]);
+        assert_eq!(
+            one(ok("btf", "")),
+            "0 problems, 0 warnings; run, record, top, trace and status work"
+        );
+        assert_eq!(
+            one(fail("capabilities", "", "x")),
+            "1 problem (capabilities), 0 warnings; status works; run, record, top and trace do not"
+        );
+        assert!(
+            one(fail("library", "", "x")).ends_with("work; run and record of a command do not")
+        );
+        let gpu = one(warn("driver", "", "x"));
+        assert!(
+            gpu.starts_with(
+                "0 problems, 1 warning (driver); run, record, top, trace and status work; whether"
+            ),
+            "{gpu}"
+        );
+        let twice = sum_up(&[warn("process", "", "x"), warn("process", "", "y")]);
+        assert!(
+            twice.starts_with("0 problems, 2 warnings (process); "),
+            "{twice}"
+        );
     }
 }

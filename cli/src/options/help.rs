@@ -1,18 +1,36 @@
 //! What `--help` says below the options: examples, fields of JSON, exit codes.
 
+/// One meaning for each exit status, in all commands.
+macro_rules! exit_status {
+    () => {
+        "Exit status:
+  0  done, also when ended by Ctrl-C
+  1  failed on the way, by no fault of yours: a full disk, say
+  2  wrong use, or something is missing or wrong that you can put right:
+     rights, kernel, library, process, file; doctor: one of its checks fails
+
+run, and record of a command, end with the command's status: 128 + n if signal n killed it, 127 if
+it is not there, 126 if it cannot be run, 130 if two Ctrl-C left it running; a command that ended
+with 0 gives 1 where its results could not be written."
+    };
+}
+
+/// The table of exit statuses.
+pub const EXIT_STATUS: &str = exit_status!();
+
 /// Of the program.
-pub const EXIT_CODES: &str = "\
+pub const PROGRAM_HELP: &str = concat!(
+    "\
 Also: `parcagpu man [COMMAND] | man -l -`, and
 `parcagpu completions bash > /usr/share/bash-completion/completions/parcagpu` (or zsh, fish, elvish).
 
-Exit status:
-  0  done (also when interrupted by Ctrl-C)
-  1  failed on the way
-  2  wrong use, or something is missing that you can provide: rights, kernel, library, process
-     `run` ends with the status of its command, 128 + n if signal n killed it";
+",
+    exit_status!()
+);
 
 /// `parcagpu trace`
-pub const TRACE_HELP: &str = "\
+pub const TRACE_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu trace                                  all processes that have the library
   parcagpu trace --pid 1234 --json --seconds 10
@@ -40,10 +58,14 @@ JSON: one object per line. All have time_ns (CLOCK_MONOTONIC), pid, tid, probe. 
   nvtx_event_batch    one line per event: timestamp_ns, thread, correlation_id, domain_id, kind,
                       payload_type, payload, color, device_id, range_id, message, message_state
   nvtx_resource_name  kind, id, name, name_state
-name_state: whole, cut (longer than 255 bytes), null or unreadable.";
+name_state: whole, cut (longer than 255 bytes), null or unreadable.",
+    "\n\n",
+    exit_status!()
+);
 
 /// `parcagpu top`
-pub const TOP_HELP: &str = "\
+pub const TOP_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu top                        live on a terminal (? shows the keys), else lines, a table
   parcagpu top --pid 1234 --seconds 30
@@ -76,10 +98,14 @@ states {name: samples}, ns_per_sample, reasons_known, dropped, records, unreadab
 unknown {place: samples}, and kernels [{kernel, samples, issued, not_issued, sm_time_ns, states, \
 lines [{file, line, place, samples, issued, not_issued, sm_time_ns, states, mnemonics {name: \
 samples}}]}]; code_troubles and why_no_mnemonics stand beside it.
-place: line, no_line_info, no_row, no_function, outside, pending, unread, not_announced.";
+place: line, no_line_info, no_row, no_function, outside, pending, unread, not_announced.",
+    "\n\n",
+    exit_status!()
+);
 
 /// `parcagpu run`
-pub const RUN_HELP: &str = "\
+pub const RUN_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu run -- python train.py
   parcagpu run --rate 100 -- ./app        sample as a long-running profiler would
@@ -90,11 +116,14 @@ Every launch is sampled unless --rate, or PARCAGPU_RATE_LIMIT and PARCAGPU_GRAPH
 they are set, say otherwise; --rate wins over both. The command's output is left alone: what this \
 program has to say goes to stderr, or to --output. It watches only the processes that the command \
 starts: they get a private copy of the library, removed at the end. Ctrl-C goes to the command; a \
-second one ends the waiting for it. Exit status: the command's, 128 + n if signal n killed it, 127 \
-if it is not there, 126 if it cannot be run.";
+second one ends the waiting for it.",
+    "\n\n",
+    exit_status!()
+);
 
 /// `parcagpu record`
-pub const RECORD_HELP: &str = "\
+pub const RECORD_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu record -- python train.py              start a command, sample every launch of it
   parcagpu record --pc -- ./app                   and where its kernels wait (built with -lineinfo: lines)
@@ -114,10 +143,14 @@ and /tmp/perf-PID.map (Python 3.12 and later: run with python -X perf); what has
 as [file+0xoffset].
 
 A command is started as by `parcagpu run`, which see: private copy of the library, exit status, \
-Ctrl-C. `parcagpu report` makes pages, traces and profiles of the file.";
+Ctrl-C. `parcagpu report` makes pages, traces and profiles of the file.",
+    "\n\n",
+    exit_status!()
+);
 
 /// `parcagpu report`
-pub const REPORT_HELP: &str = "\
+pub const REPORT_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu report run.pgpu                        slowest kernels, their callers, where warps wait
   parcagpu report run.pgpu -o run.html            a page for any browser, no network needed
@@ -152,10 +185,14 @@ what is not known is null.
              stall_reasons [{index, name, samples}] (..._not_issued is part of the reason of that name),
              file, line, mnemonic
   range      kind (push, start, mark), start_ns, end_ns (null: open), pid, tid, domain, name, color
-  error      time_ns, pid, code, component, message";
+  error      time_ns, pid, code, component, message",
+    "\n\n",
+    exit_status!()
+);
 
 /// `parcagpu status`
-pub const STATUS_HELP: &str = "\
+pub const STATUS_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu status
   parcagpu status --pid 1234 --verbose
@@ -163,11 +200,15 @@ Examples:
 
 Needs no BPF, and no rights for processes of your own user; CAP_SYS_PTRACE for those of others. \
 Who is attached is found among the open descriptors of all processes (root, Linux 6.16 or newer; \
-older kernels tell it for some consumers). JSON: an array, one object per process and library; a \
-counter that is not known is null.";
+older kernels tell it for some consumers); whom nobody tells of is counted, with the reason. JSON: an array, one object per process and library; a \
+counter that is not known is null.",
+    "\n\n",
+    exit_status!()
+);
 
 /// `parcagpu doctor`
-pub const DOCTOR_HELP: &str = "\
+pub const DOCTOR_HELP: &str = concat!(
+    "\
 Examples:
   parcagpu doctor
   parcagpu doctor --json | jq '.findings[] | select(.level != \"ok\")'
@@ -175,9 +216,7 @@ Examples:
 Each line is ok, warn (works, within a limit that is named) or fail, with what to do about it \
 behind an arrow. Nothing is changed, and no program is disturbed: the BPF program is tried on a \
 private copy of the library. No GPU is a warning, not a failure. JSON: findings [{check, level, \
-text, cure (or null)}], ok, warn, fail.
-
-Exit status:
-  0  nothing fails (there may be warnings)
-  1  something does not work
-  2  wrong use";
+text, cure (or null)}], ok, warn, fail.",
+    "\n\n",
+    exit_status!()
+);

@@ -6,9 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::refusal::refuse;
+use crate::refusal::{about_path, refuse};
 
 /// Creates `path`; with `force`, a regular file that is there is replaced.
 pub fn create(path: &Path, force: bool) -> Result<File> {
@@ -16,7 +16,8 @@ pub fn create(path: &Path, force: bool) -> Result<File> {
     if force {
         match fs::symlink_metadata(path) {
             Ok(old) if old.is_file() && old.nlink() == 1 => {
-                fs::remove_file(path).with_context(|| format!("failed to replace {shown}"))?;
+                fs::remove_file(path)
+                    .map_err(|e| about_path(format!("cannot replace {shown}"), e))?;
             }
             Ok(_) => {
                 return Err(refuse(format!(
@@ -36,7 +37,7 @@ pub fn create(path: &Path, force: bool) -> Result<File> {
         ErrorKind::AlreadyExists => refuse(format!(
             "{shown} is there already; --force replaces it, -o names another file"
         )),
-        _ => refuse(format!("cannot create {shown}: {e}")),
+        _ => about_path(format!("cannot create {shown}"), e),
     })
 }
 

@@ -7,13 +7,14 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::block::{Blocks, Next, fill};
 use super::columns::{Cursor, Malformed};
 use super::format::{Kind, MAGIC, NAME_MAX, VERSION};
 use super::model::Recording;
 use super::tables::Tables;
+use crate::refusal::{about_path, refuse};
 
 /// What reading may cost.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +42,10 @@ impl Default for Limits {
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Recording> {
     let shown = path.display();
-    let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    let file = File::open(path).map_err(|e| about_path(format!("cannot open {shown}"), e))?;
+    if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+        return Err(refuse(format!("{shown} is a folder, not a recording")));
+    }
     read_from(BufReader::new(file), Limits::default())
         .with_context(|| format!("cannot read {shown}"))
 }
@@ -53,14 +57,20 @@ pub fn read_from(mut from: impl Read, limits: Limits) -> Result<Recording> {
     let n = fill(&mut from, &mut head)?;
     let is_ours = head.starts_with(&MAGIC) && head[12..] == [0; 4];
     if n < head.len() && (MAGIC.starts_with(&head[..n]) || head.starts_with(&MAGIC)) {
-        bail!("it ends after {n} bytes: the recorder ended before it had written anything");
+        return Err(refuse(format!(
+            "it ends after {n} bytes: the recorder ended before it had written anything"
+        )));
     }
     if n < head.len() || !is_ours {
-        bail!("this is no recording of parcagpu");
+        return Err(refuse(
+            "this is no recording of parcagpu; parcagpu record makes them",
+        ));
     }
     let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
     if version != VERSION {
-        bail!("its format is version {version}; this program reads version {VERSION}");
+        return Err(refuse(format!(
+            "its format is version {version}; this program reads version {VERSION}"
+        )));
     }
     let mut blocks = Blocks::new(from, head.len() as u64);
     let mut tables = Tables::new(limits.memory);
@@ -68,9 +78,9 @@ pub fn read_from(mut from: impl Read, limits: Limits) -> Result<Recording> {
     let (truncated, damage) = loop {
         let taken = match blocks.read_next()? {
             Next::End | Next::Cut if first => {
-                bail!(
-                    "it ends in its beginning: the recorder ended before it had written what it records"
-                )
+                return Err(refuse(
+                    "it ends in its beginning: the recorder ended before it had written what it records",
+                ));
             }
             Next::End | Next::Cut => break (true, None),
             Next::Damaged(why) => Err(why),
@@ -79,7 +89,9 @@ pub fn read_from(mut from: impl Read, limits: Limits) -> Result<Recording> {
         match taken {
             Ok(Taken::Go) => first = false,
             Ok(Taken::Last) => break (false, None),
-            Err(why) if first => bail!("its first block is damaged: {why}"),
+            Err(why) if first => {
+                return Err(refuse(format!("its first block is damaged: {why}")));
+            }
             Err(why) => break (true, Some(format!("at byte {}: {why}", blocks.at()))),
         }
     };

@@ -23,12 +23,6 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode> {
         Some(format) => format,
         None => by_name(options.output.as_deref())?,
     };
-    if let Err(e) = std::fs::metadata(&options.file) {
-        return Err(refuse(format!(
-            "cannot open {}: {e}",
-            options.file.display()
-        )));
-    }
     let recording = read(&options.file, &options.code.options(), &[format])?;
     let (path, chosen) = match &options.output {
         Some(path) => (path.clone(), true),
@@ -75,8 +69,9 @@ fn by_name(output: Option<&Path>) -> Result<Format> {
         (Some(format), _) => Ok(format),
         (None, None) => Ok(Format::Text),
         (None, Some(_)) => Err(refuse(format!(
-            "no format has the ending of {}; --format names one",
-            path.display()
+            "no format has the ending of {}; these have one: {}; or --format names it",
+            path.display(),
+            Format::endings()
         ))),
     }
 }
@@ -192,7 +187,11 @@ mod tests {
         assert_eq!(of("a.svg").unwrap(), Format::Flamegraph);
         assert_eq!(of("-").unwrap(), Format::Text);
         assert_eq!(by_name(None).unwrap(), Format::Text);
-        assert!(of("a.json").unwrap_err().to_string().contains("a.json"));
+        let error = of("a.json").unwrap_err().to_string();
+        assert!(error.contains("a.json"), "{error}");
+        for format in Format::ALL {
+            assert!(error.contains(&format!(".{}", format.ending())), "{error}");
+        }
     }
 
     #[test]

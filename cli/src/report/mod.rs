@@ -61,21 +61,28 @@ impl Format {
         Self::Jsonl,
     ];
 
+    /// Endings of file names, and what is made for them.
+    const ENDINGS: [(&str, Self); 9] = [
+        (".txt", Self::Text),
+        (".html", Self::Html),
+        (".pftrace", Self::Perfetto),
+        (".perfetto-trace", Self::Perfetto),
+        (".pb.gz", Self::Pprof),
+        (".pprof", Self::Pprof),
+        (".folded", Self::Folded),
+        (".svg", Self::Flamegraph),
+        (".jsonl", Self::Jsonl),
+    ];
+
+    /// The endings that [`Self::of`] knows, for people.
+    pub fn endings() -> String {
+        Self::ENDINGS.map(|(ending, _)| ending).join(", ")
+    }
+
     /// By the ending of a file's name.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
-        let endings = [
-            (".txt", Self::Text),
-            (".html", Self::Html),
-            (".pftrace", Self::Perfetto),
-            (".perfetto-trace", Self::Perfetto),
-            (".pb.gz", Self::Pprof),
-            (".pprof", Self::Pprof),
-            (".folded", Self::Folded),
-            (".svg", Self::Flamegraph),
-            (".jsonl", Self::Jsonl),
-        ];
-        endings
+        Self::ENDINGS
             .iter()
             .find(|(ending, _)| name.ends_with(ending))
             .map(|(_, format)| *format)

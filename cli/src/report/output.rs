@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::refusal::refuse;
+use crate::refusal::{about_path, refuse};
 
 /// Writes to `path`, `-` for stdout.
 ///
@@ -32,7 +32,7 @@ pub fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -
                 .write(true)
                 .custom_flags(libc::O_NOFOLLOW)
                 .open(path)
-                .with_context(failed)?;
+                .map_err(|e| about_path(failed(), e))?;
             let mut out = BufWriter::new(file);
             write(&mut out)?;
             out.flush().with_context(failed)
@@ -48,20 +48,19 @@ fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Res
         _ => PathBuf::from("."),
     };
     // The error of the next call would have a name that only we know.
-    fs::metadata(&folder).with_context(failed)?;
+    fs::metadata(&folder).map_err(|e| about_path(failed(), e))?;
     let mut file = tempfile::Builder::new()
         .prefix(".parcagpu-")
         .permissions(Permissions::from_mode(0o644))
         .tempfile_in(&folder)
-        .with_context(failed)?;
+        .map_err(|e| about_path(failed(), e))?;
     {
         let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
         write(&mut out)?;
         out.flush().with_context(failed)?;
     }
     file.persist(path)
-        .map_err(|e| e.error)
-        .with_context(failed)?;
+        .map_err(|e| about_path(failed(), e.error))?;
     Ok(())
 }
 

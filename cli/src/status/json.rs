@@ -38,6 +38,15 @@ pub(super) fn to_json(reading: &Reading) -> Value {
         .collect();
     put("consumers", consumers.into());
     put("attachments_of_unknown_consumers", reading.unknown().into());
+    let inherited = reading
+        .inherited_from
+        .filter(|_| reading.others() != Some(0));
+    put("attachments_inherited_from", inherited.into());
+    let why = reading.unknown().is_some_and(|n| n > 0);
+    put(
+        "why_consumers_are_unknown",
+        why.then_some(reading.why_unknown.as_str()).into(),
+    );
     match &reading.status {
         Ok(status) => block_json(status, &mut put),
         Err(e) => put("status_error", e.as_str().into()),

@@ -109,11 +109,15 @@ fn consumers(reading: &Reading) -> String {
         .iter()
         .map(|c| format!("{} (PID {})", c.comm, c.pid))
         .collect();
-    match reading.unknown() {
-        None | Some(0) => {}
-        Some(n) => parts.push(format!(
-            "{} of others that cannot be known (the kernel tells it to root, since Linux 6.16)",
-            plural(n, "attachment")
+    match (reading.others(), reading.inherited_from) {
+        (None | Some(0), _) => {}
+        (Some(_), Some(parent)) => parts.push(format!(
+            "none of its own: forked from PID {parent}, which is watched; nothing comes from here"
+        )),
+        (Some(n), None) => parts.push(format!(
+            "{} of unknown holders: {}",
+            plural(n, "attachment"),
+            reading.why_unknown
         )),
     }
     parts.join(", ")

@@ -144,7 +144,7 @@ fn finish(
         sums.json(ledger, session, options.raw_names)
     } else {
         sums.text(ledger, session, all)
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -312,6 +312,11 @@ impl App {
         }
     }
 
+    /// Gives a command and does not wait.
+    pub fn begin(&mut self, command: &str) {
+        writeln!(self.stdin, "{command}").unwrap();
+    }
+
     /// Semaphores of cuda_correlation, activity_batch, kernel_executed and error.
     pub fn semaphores(&mut self) -> Vec<u16> {
         let said = self.obey("semaphores");

@@ -228,8 +228,8 @@ fn what_is_no_recording_is_told_so() {
             format!("it ends after {n} bytes: the recorder ended before it had written anything");
         assert_eq!(message(&sample().0[..n]), wanted);
     }
-    assert_eq!(message(b"PARCADEC"), "this is no recording of parcagpu");
-    assert_eq!(message(&[b'x'; 100]), "this is no recording of parcagpu");
+    assert!(message(b"PARCADEC").starts_with("this is no recording of parcagpu;"));
+    assert!(message(&[b'x'; 100]).starts_with("this is no recording of parcagpu;"));
     let mut newer = sample().0;
     newer[8] = 9;
     assert_eq!(
