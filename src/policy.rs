@@ -30,13 +30,16 @@ pub struct KeepOn {
 }
 
 impl KeepOn {
-    /// At the start of an active period.
+    /// At the start of an active period: lets launches join the switch.
     pub fn start(&mut self, session: &Session) {
         let config = &session.config;
         self.always = config.rate_limit.max(config.graph_rate_limit) >= EVERYTHING;
         (self.seen, self.sampled) = counts();
-        if self.always {
-            self.join(session);
+        let switch = &session.sampler.switch;
+        match self.always {
+            // Before any launch: one that switches turns those of other threads away meanwhile.
+            true => self.joined = switch.open_joined(session).ok(),
+            false => switch.open(),
         }
     }
 

@@ -131,12 +131,12 @@ impl Machine {
         {
             self.session.pin_kernels(api)?;
         }
-        self.session.set_active(true);
-        self.session.sampler.switch.open();
         self.next_flush = now + FLUSH_PERIOD;
         self.next_rotation = now + ROTATE_PERIOD;
         let mut keep_on = KeepOn::default();
         keep_on.start(self.session);
+        // Last: a launch that finds the session active finds the switch at rest.
+        self.session.set_active(true);
         Ok(Subscription {
             handle,
             shared,

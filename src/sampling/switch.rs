@@ -70,6 +70,22 @@ impl Switch {
         self.0.fetch_and(!CLOSED, Ordering::AcqRel);
     }
 
+    /// Like [`Self::open`] and [`Self::join`], with nobody between them: no launch finds activity off. The switch
+    /// is open afterwards, whatever becomes of the joining.
+    pub fn open_joined(&self, activity: &impl Activity) -> Result<Generation, Refused> {
+        let word = self.0.load(Ordering::Acquire);
+        let at_rest = word & (ON | BUSY) == 0
+            && self
+                .0
+                .compare_exchange(word, word | BUSY, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok();
+        self.open();
+        match at_rest {
+            true => self.switch_on(activity),
+            false => Err(Refused::Busy),
+        }
+    }
+
     /// Whether activity is on.
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Acquire) & ON != 0
@@ -290,6 +306,32 @@ mod tests {
         assert!(!switch.is_on());
         activity.broken.set(false);
         assert!(switch.join(&activity).is_ok());
+    }
+
+    #[test]
+    fn opening_joined_leaves_no_gap() {
+        struct Meanwhile<'a>(&'a Switch, Cell<Option<Result<u32, Refused>>>);
+        impl Activity for Meanwhile<'_> {
+            fn on(&self) -> bool {
+                self.1.set(Some(self.0.join(&Counted::default())));
+                true
+            }
+            fn off(&self) {}
+        }
+        let switch = Switch::new();
+        let meanwhile = Meanwhile(&switch, Cell::new(None));
+        let joined = switch.open_joined(&meanwhile).unwrap();
+        assert_eq!(meanwhile.1.get(), Some(Err(Refused::Busy)));
+        // Who comes now joins without switching.
+        assert_eq!(switch.join(&meanwhile), Ok(joined));
+        assert!(switch.leave(joined, &meanwhile) && switch.is_on());
+        assert!(switch.leave(joined, &meanwhile) && !switch.is_on());
+        let broken = Counted::default();
+        broken.broken.set(true);
+        assert!(switch.close(&broken));
+        assert_eq!(switch.open_joined(&broken), Err(Refused::Failed));
+        assert!(switch.join(&meanwhile).is_ok(), "it is open all the same");
+        assert_eq!(switch.open_joined(&broken), Err(Refused::Busy));
     }
 
     #[test]
