@@ -105,6 +105,12 @@ pub fn report_latest(code: i32, component: &str, message: &str) {
     tell(&event);
 }
 
+/// Tells an error at the end of the process: takes no lock, and keeps nothing.
+pub fn report_last(component: &str, message: &str) {
+    status::block().add(Counter::Errors, 1);
+    fire(&event(0, component, message));
+}
+
 /// Fires every kept error again.
 pub fn replay() {
     let kept: Vec<Arc<Event>> = {

@@ -267,7 +267,16 @@ extern "C" fn on_exit() {
         return;
     }
     entry::barrier((), || {
-        watch::finish(EXIT_LIMIT);
+        if !watch::finish(EXIT_LIMIT) {
+            errors::report_last(
+                "exit",
+                &format!(
+                    "the process ends before everything was delivered: kernel times and PC samples may be \
+                     missing (waited for {} ms)",
+                    EXIT_LIMIT.as_millis()
+                ),
+            );
+        }
         status::block()
             .state
             .store(State::Stopped as u32, Ordering::Relaxed);

@@ -237,15 +237,15 @@ pub fn await_begin(limit: Duration) {
     drop(BEGINS.wait_timeout_while(begun, limit, |begun| !*begun));
 }
 
-/// Asks the thread to finish, and waits for it until `limit` at the latest.
-pub fn finish(limit: Duration) {
+/// Asks the thread to finish, and waits for it until `limit` at the latest; whether it has.
+pub fn finish(limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     // Held for a few instructions at a time; still, the end of a process waits with a bound.
     let mut guard = loop {
         match END.try_lock() {
             Ok(guard) => break guard,
             Err(TryLockError::Poisoned(e)) => break e.into_inner(),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return,
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return false,
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
         }
     };
@@ -256,13 +256,14 @@ pub fn finish(limit: Duration) {
     while *guard != End::Done {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return;
+            return false;
         }
         guard = ENDED
             .wait_timeout(guard, left)
             .unwrap_or_else(|e| e.into_inner())
             .0;
     }
+    true
 }
 
 /// Runs `start` with every signal blocked, which a thread made in it inherits.

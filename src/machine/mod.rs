@@ -232,6 +232,15 @@ impl Machine {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);
             self.await_buffers(LAST_BUFFERS);
+            let left = self.session.pool.outstanding();
+            if left > 0 {
+                errors::report_last(
+                    "exit",
+                    &format!(
+                        "the process ends while CUPTI keeps {left} buffers: the kernel times in them are missing"
+                    ),
+                );
+            }
         }
     }
 

@@ -196,6 +196,9 @@ fn exit_while_flush_blocks() {
             !consumer.of(Kind::Correlation).is_empty(),
             "{mode:?}: it was active"
         );
+        let errors = consumer.errors();
+        let told = |e: &(i32, String, String)| e.1 == "exit";
+        assert!(errors.iter().any(told), "{mode:?}: {errors:?}");
     }
 }
 
