@@ -1,13 +1,13 @@
 //! Keeps launches of other threads out while CUPTI starts or stops sampling.
 //!
-//! Every launch is counted on its way in and out. Who starts or stops shuts the gate, and is alone once nobody is
-//! inside: by one sequentially consistent order of counting and shutting, each of both sees the other.
+//! Every launch is counted on its way in and out. Who starts or stops shuts the [`Door`], and is alone once nobody is
+//! inside. Both wait with a bound.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parcagpu_interpose::Uncancelled;
 
+use super::door::Door;
 use crate::lifecycle;
 
 /// Longest time for the launches of other threads to return.
@@ -15,41 +15,31 @@ const EMPTY_LIMIT: Duration = Duration::from_millis(5);
 /// Longest time that a launch waits at the gate for one that is not at work in CUPTI.
 const WAIT_LIMIT: Duration = Duration::from_millis(200);
 
-/// Who is inside a launch.
+/// See the module.
 #[derive(Debug, Default)]
-pub struct Gate {
-    inside: AtomicU32,
-    shut: AtomicBool,
-    /// Whoever shut it found nobody inside, and is in CUPTI: a launch that went in now would hang with it.
-    taken: AtomicBool,
-}
+pub struct Gate(Door);
 
 impl Gate {
     /// A launch begins.
     pub fn enter(&self) {
-        let mut deadline = None;
-        loop {
-            // Counted before looking, while who shuts it looks after shutting: one of both sees the other.
-            self.inside.fetch_add(1, Ordering::SeqCst);
-            if !self.shut.load(Ordering::SeqCst) {
-                return;
+        if self.0.try_enter(false) {
+            return;
+        }
+        let deadline = Instant::now() + WAIT_LIMIT;
+        // A thread that is cancelled is so in the driver, not here.
+        let _whole = Uncancelled::begin();
+        while !self.0.try_enter(Instant::now() >= deadline) {
+            // Nobody will open it there.
+            if lifecycle::in_forked_child() {
+                return self.0.enter_anyway();
             }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + WAIT_LIMIT);
-            let over = Instant::now() >= deadline && !self.taken.load(Ordering::SeqCst);
-            // In a copy of the process nobody will open it.
-            if over || lifecycle::in_forked_child() {
-                return;
-            }
-            self.inside.fetch_sub(1, Ordering::SeqCst);
-            // A thread that is cancelled is so in the driver, not here.
-            let _whole = Uncancelled::begin();
             std::thread::sleep(Duration::from_micros(20));
         }
     }
 
     /// A launch ended.
     pub fn leave(&self) {
-        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.0.leave();
     }
 
     /// Runs `act` while no launch but `own` of the caller's is inside; `None` if there are others all the
@@ -57,43 +47,26 @@ impl Gate {
     pub fn alone<R>(&self, own: u32, act: impl FnOnce() -> R) -> Option<R> {
         // CUPTI may come to a cancellation point.
         let _whole = Uncancelled::begin();
-        if self.shut.swap(true, Ordering::SeqCst) {
+        if !self.0.shut() {
             return None;
         }
-        let opens = Opens(self);
+        let _opens = Opens(&self.0);
         let deadline = Instant::now() + EMPTY_LIMIT;
-        while !self.is_empty_but(own) {
+        while !self.0.take(own) {
             if Instant::now() >= deadline {
                 return None;
             }
             std::thread::yield_now();
         }
-        let result = act();
-        drop(opens);
-        Some(result)
-    }
-
-    /// Whether nobody but `own` is inside; from then on nobody goes in any more.
-    fn is_empty_but(&self, own: u32) -> bool {
-        if self.inside.load(Ordering::SeqCst) != own {
-            return false;
-        }
-        self.taken.store(true, Ordering::SeqCst);
-        // One that had waited for too long may have gone in meanwhile.
-        let empty = self.inside.load(Ordering::SeqCst) == own;
-        if !empty {
-            self.taken.store(false, Ordering::SeqCst);
-        }
-        empty
+        Some(act())
     }
 }
 
-struct Opens<'a>(&'a Gate);
+struct Opens<'a>(&'a Door);
 
 impl Drop for Opens<'_> {
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::SeqCst);
-        self.0.shut.store(false, Ordering::SeqCst);
+        self.0.open();
     }
 }
 
@@ -165,7 +138,7 @@ mod tests {
         assert!(gate.alone(0, || ()).is_none());
         assert!(gate.alone(1, || ()).is_some());
         // Whoever shuts it does not come back: the launch goes on all the same.
-        gate.shut.store(true, Ordering::SeqCst);
+        assert!(gate.0.shut());
         gate.enter();
         assert!(gate.alone(2, || ()).is_none());
     }

@@ -27,6 +27,7 @@ pub mod api;
 pub mod contexts;
 pub mod controller;
 pub mod crc;
+pub mod door;
 pub mod drain;
 pub mod gate;
 pub mod metadata;

@@ -15,6 +15,8 @@ pub mod sync {
     }
 }
 
+#[path = "../../../src/pc/door.rs"]
+pub mod door;
 #[path = "../../../src/cupti/pool.rs"]
 pub mod pool;
 #[path = "../../../src/nvtx/slot.rs"]
@@ -28,6 +30,7 @@ mod models {
     use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use loom::thread;
 
+    use crate::door::Door;
     use crate::pool::Pool;
     use crate::slot::Slot;
     use crate::switch::{Activity, Switch};
@@ -123,6 +126,43 @@ mod models {
                 assert!(switch.close(cupti));
             }
             assert!(!switch.is_on() && !cupti.0.load(Ordering::SeqCst));
+        });
+    }
+
+    /// Launches, one of which has waited for too long, and somebody who wants to be alone: he is.
+    #[test]
+    fn alone_behind_the_door() {
+        loom::model(|| {
+            let door = Arc::new((Door::new(), AtomicUsize::new(0)));
+            let threads: Vec<_> = [false, true]
+                .map(|overdue| {
+                    let other = Arc::clone(&door);
+                    thread::spawn(move || {
+                        let (door, inside) = &*other;
+                        let entered = door.try_enter(overdue);
+                        if entered {
+                            inside.fetch_add(1, Ordering::SeqCst);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            door.leave();
+                        }
+                        entered || !overdue
+                    })
+                })
+                .into();
+            let (door, inside) = &*door;
+            assert!(door.shut() && !door.shut());
+            let taken = door.take(0);
+            if taken {
+                for _ in 0..2 {
+                    assert_eq!(inside.load(Ordering::SeqCst), 0);
+                }
+            }
+            door.open();
+            for thread in threads {
+                assert!(thread.join().unwrap() || taken, "kept out by nobody");
+            }
+            // Whatever happened, nobody is inside and it is open.
+            assert!(door.shut() && door.take(0));
         });
     }
 
