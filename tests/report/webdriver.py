@@ -33,6 +33,11 @@ class Browser:
                 "--disable-gpu",
                 "--disable-dev-shm-usage",
                 "--hide-scrollbars",
+                # It asks for nothing that the page does not.
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
                 f"--user-data-dir={self.profile.name}",
                 f"--window-size={width},{height}",
             ]
@@ -74,11 +79,11 @@ class Browser:
         return self._post("/goog/cdp/execute", {"cmd": command, "params": params})
 
     def wait(self, script, what):
-        for _ in range(100):
-            if self.run(script):
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"not after 10 s: {what}")
+        deadline = time.monotonic() + 60
+        while not self.run(script):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"still missing: {what}")
+            time.sleep(0.05)
 
     def mouse(self, kind, x, y, **more):
         self.cdp("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
