@@ -20,10 +20,11 @@
 //! And only one process at a time can have the counters of a GPU; in others `GetData` gives 999.
 //!
 //! Threads: our own thread drains ten times a second and sets contexts up; the program's threads tell of
-//! contexts ([`contexts`]) and, where one is destroyed or a module unloaded, drain once more. The only lock
+//! contexts and modules ([`changes`]) and, where one goes, drain once more. The only lock
 //! held across a CUPTI call is [`drain`]'s, and it is only ever tried.
 
 pub mod api;
+pub mod changes;
 pub mod contexts;
 pub mod controller;
 pub mod crc;
@@ -31,6 +32,7 @@ pub mod door;
 pub mod drain;
 pub mod gate;
 pub mod metadata;
+pub mod passing;
 pub mod refusal;
 pub mod sampling;
 pub mod serial;
@@ -39,4 +41,5 @@ pub mod sys;
 pub mod turns;
 pub mod window;
 
-pub use sampling::{Pass, Sampling};
+pub use passing::Pass;
+pub use sampling::Sampling;

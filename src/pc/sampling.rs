@@ -21,9 +21,7 @@ use crate::session::Session;
 use crate::{clock, errors, probes};
 
 /// Longest time that a thread which destroys a context, or unloads a module, waits for our thread.
-const TURN_LIMIT: Duration = Duration::from_millis(50);
-/// Longest time that a thread which destroys a context waits for one that sets it up or is inside CUPTI with it.
-const SET_UP_LIMIT: Duration = Duration::from_millis(500);
+pub(super) const TURN_LIMIT: Duration = Duration::from_millis(50);
 /// How often the window is tried to be closed when the last consumer leaves or CUPTI is given up.
 const LAST_TRIES: u32 = 4;
 
@@ -40,17 +38,6 @@ pub struct Wanted {
     pub target: f64,
 }
 
-/// How a launch is let through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
-    /// Nobody keeps count of launches.
-    Free,
-    /// It is counted.
-    Gate,
-    /// It is counted, and inside a window: it has to be announced.
-    Window,
-}
-
 /// See the module.
 pub struct Sampling {
     pub(super) wanted: Wanted,
@@ -59,7 +46,7 @@ pub struct Sampling {
     /// Held across CUPTI calls, and therefore only ever tried.
     turns: Mutex<Turns>,
     /// Somebody wants samples, and this process can give them.
-    on: AtomicBool,
+    pub(super) on: AtomicBool,
     /// It cannot; told.
     off: AtomicBool,
     /// Contexts are confirmed under a subscription that goes on.
@@ -222,7 +209,7 @@ impl Sampling {
         }
     }
 
-    fn turns_within(&self, limit: Duration) -> Option<MutexGuard<'_, Turns>> {
+    pub(super) fn turns_within(&self, limit: Duration) -> Option<MutexGuard<'_, Turns>> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(turns) = self.try_turns() {
@@ -235,7 +222,13 @@ impl Sampling {
         }
     }
 
-    fn set_up(&self, session: &Session, api: &Api, functions: &Functions, context: CUcontext) {
+    pub(super) fn set_up(
+        &self,
+        session: &Session,
+        api: &Api,
+        functions: &Functions,
+        context: CUcontext,
+    ) {
         let _ours = Inside::nested();
         let set_up = || {
             session.pin_kernels(api)?;
@@ -264,140 +257,6 @@ impl Sampling {
             }
         };
         self.contexts.settle(context, phase);
-    }
-
-    /// A context was created, and this is the thread that did it: nothing of it is missed.
-    pub fn created(&self, session: &Session, context: CUcontext) {
-        self.contexts.created(context);
-        if self.on.load(Ordering::Relaxed)
-            && let Some(api) = session.api()
-            && let Some(functions) = self.functions(session, api)
-            && self.contexts.take(context)
-        {
-            self.set_up(session, api, functions, context);
-        }
-    }
-
-    /// A context is about to be destroyed by this thread: its last samples are taken.
-    pub fn destroyed(&self, session: &Session, context: CUcontext) {
-        let deadline = Instant::now() + SET_UP_LIMIT;
-        let stale = self.contexts.take_stale(context);
-        let phase = loop {
-            match self.contexts.destroyed(context) {
-                Some(Phase::SettingUp) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                phase => break phase,
-            }
-        };
-        self.contexts.forget(context);
-        self.serial.destroyed(session, context);
-        if phase != Some(Phase::On) {
-            return;
-        }
-        let Some(Ok(functions)) = session.api().map(Api::pc_sampling) else {
-            return;
-        };
-        let mut turns = self.turns_within(TURN_LIMIT);
-        while turns.is_none() && self.contexts.is_used(context) && Instant::now() < deadline {
-            turns = self.turns_within(Duration::from_millis(1));
-        }
-        let in_window = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();
-        let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
-        if let Some(turns) = &mut turns {
-            let now = clock::monotonic_ns();
-            self.fetch_one(turns, functions, context, deliver, now);
-        }
-        let left = setup::take_down(functions, context);
-        if let (Some(turns), Some(left)) = (&mut turns, left) {
-            let known = self.serial.known(self.is_serialized());
-            turns.pairs += turns.drain.left_behind(*left, known, deliver).pairs;
-        }
-    }
-
-    /// A module of a context goes, and the meaning of its PCs with it.
-    pub fn unloading(&self, session: &Session, context: CUcontext) {
-        if !self.contexts.is_on(context) {
-            return;
-        }
-        let Some(Ok(functions)) = session.api().map(Api::pc_sampling) else {
-            return;
-        };
-        if let Some(mut turns) = self.turns_within(TURN_LIMIT) {
-            let stale = self.contexts.take_stale(context);
-            let in_window = turns.window || self.is_serialized();
-            let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
-            self.fetch_one(
-                &mut turns,
-                functions,
-                context,
-                deliver,
-                clock::monotonic_ns(),
-            );
-        }
-    }
-
-    /// A sampled launch was in this context.
-    #[inline]
-    pub fn launched(&self, context: CUcontext, uid: u32) {
-        if self.on.load(Ordering::Relaxed) {
-            self.contexts.launched(context, uid);
-        }
-    }
-
-    /// A launch begins on this thread. What this gives goes to [`Self::after_launch`].
-    #[inline]
-    pub fn before_launch(&self, session: &Session) -> Pass {
-        if !self.is_serialized() {
-            return Pass::Free;
-        }
-        let Some(tools) = Tools::of(session) else {
-            return self.before_load();
-        };
-        match self
-            .serial
-            .before(tools, |context| self.contexts.is_on(context))
-        {
-            true => Pass::Window,
-            false => Pass::Gate,
-        }
-    }
-
-    /// The same for a load of code, and for launches that nobody wants to hear of.
-    #[inline]
-    pub fn before_load(&self) -> Pass {
-        if !self.is_serialized() {
-            return Pass::Free;
-        }
-        self.serial.enter();
-        Pass::Gate
-    }
-
-    /// The thread of a launch or load that never returned has ended.
-    pub fn abandoned(&self, pass: Pass) {
-        if pass != Pass::Free {
-            self.serial.leave();
-        }
-    }
-
-    /// A launch that passed the gate got its id.
-    #[inline]
-    pub fn entered(&self, pass: Pass, id: u32) {
-        if pass == Pass::Window {
-            self.serial.entered(id);
-        }
-    }
-
-    /// That launch returned.
-    #[inline]
-    pub fn after_launch(&self, session: &Session, pass: Pass) {
-        if pass == Pass::Free {
-            return;
-        }
-        self.serial.leave();
-        if let Some(tools) = Tools::of(session) {
-            self.serial.after(tools);
-        }
     }
 
     /// The process ends: what the present window has brought is delivered.
