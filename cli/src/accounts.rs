@@ -245,6 +245,8 @@ pub struct ErrorNote {
     pub pid: u32,
     /// CUPTI's or the driver's.
     pub code: i32,
+    /// Part of the library.
+    pub component: String,
     /// `component: message`
     pub text: String,
 }
@@ -323,6 +325,7 @@ impl Sink for Accounts {
                 let note = ErrorNote {
                     pid: id.pid,
                     code: *code,
+                    component: clean(&component),
                     text: clean(&format!("{component}: {}", message.lossy())),
                 };
                 if self.errors.len() < ERRORS_MAX && !self.errors.contains(&note) {

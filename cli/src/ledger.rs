@@ -217,6 +217,13 @@ impl Entry {
             .collect()
     }
 
+    /// Every kind of loss and how much of it there was since we came, also none; those that are known.
+    pub fn losses_by_counter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LOSSES
+            .iter()
+            .filter_map(|(counter, _, _)| Some((counter.name(), self.since(*counter)?)))
+    }
+
     /// [`Self::losses`] in one text, empty when there were none.
     pub fn library_losses(&self) -> String {
         let shown = |(noun, what, n)| format!("{} {what}", plural(n, noun));

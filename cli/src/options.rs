@@ -3,6 +3,7 @@
 pub mod help;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::code::{Code, CodeOptions};
 use crate::refusal::refuse;
 use crate::report::Format;
+use crate::top::metrics;
 
 /// Shows what CUDA programs do on the GPU, through the probes of libparcagpu.so.
 #[derive(Debug, Parser)]
@@ -194,6 +196,12 @@ pub struct TopOptions {
     /// Show where inside the kernels the GPU's warps are, and what they wait for
     #[arg(long, conflicts_with = "nvtx")]
     pub pc: bool,
+    /// Serve metrics for Prometheus at this address, under /metrics; port 0: a free one, which is told on stderr
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = metrics::address, conflicts_with = "once")]
+    pub listen: Option<SocketAddr>,
+    /// Metrics by kernel too: so many names over all processes, the further ones of each process in one
+    #[arg(long, value_name = "N", requires = "listen", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub listen_kernels: Option<u32>,
     /// Code of the GPU.
     #[command(flatten)]
     pub code: CodeArgs,

@@ -1,6 +1,9 @@
 //! `parcagpu top` on a terminal: what is drawn, what the keys do, and that the terminal is given back.
 
 mod common;
+#[path = "common/scrape.rs"]
+#[expect(dead_code, reason = "pages are read in metrics.rs")]
+mod scrape;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -445,4 +448,30 @@ fn a_panic_gives_the_terminal_back_and_is_readable() {
         "{}",
         program.screen()
     );
+}
+
+#[test]
+fn metrics_are_served_beside_the_live_view() {
+    let Some(_turn) = bpf_or_skip("metrics_are_served_beside_the_live_view") else {
+        return;
+    };
+    let mut app = App::start(&fixture().lib);
+    let pid = app.pid().to_string();
+    let mut top = Pty::top(&["--pid", &pid, "--listen", "127.0.0.1:0"]);
+    top.shows("no kernel yet");
+    let told = top.bytes();
+    let address = told.split("metrics at http://").nth(1).unwrap();
+    let address = address.split("/metrics").next().unwrap().parse().unwrap();
+    app.obey("launch 30 1000 k");
+    let launches = format!("parcagpu_launches_sampled_total{{pid=\"{pid}\",comm=\"app\"}} 30\n");
+    let began = Instant::now();
+    while !scrape::get(address, "/metrics", "*/*")
+        .1
+        .contains(&launches)
+    {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    top.press("q");
+    assert!(top.given_back().success());
 }

@@ -72,6 +72,7 @@ Examples:
   parcagpu top --json --once
   parcagpu top --nvtx                 ranges of the program instead of kernels
   parcagpu top --pc                   where inside the kernels the GPU waits, and for what
+  parcagpu top --listen 127.0.0.1:9464   and metrics for Prometheus at http://127.0.0.1:9464/metrics
 
 On a terminal: processes, devices (by UUID, so that processes that number them differently meet), \
 kernels and NVTX ranges, sorted by any column. A time or share is plain where everything was \
@@ -81,6 +82,24 @@ TERM=dumb gets lines, NO_COLOR=1 no colours.
 
 CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN. \
 \"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.
+
+With --listen, as long as it runs (Ctrl-C, or --seconds, ends it), by pid and comm; all names begin with parcagpu_:
+  launches_seen_total, launches_sampled_total   their quotient is the sampled share
+  sample_complete                  1: every launch was sampled and nothing was lost, so that sums of what was
+                                   sampled are totals; 0: they are of the sample. No metric is an estimate
+  kernels_recorded_total, kernels_without_time_total, sampled_gpu_time_seconds_total
+                                   by device (ordinal) and uuid
+  kernel_executions_recorded_total, kernel_sampled_gpu_time_seconds_total
+                                   by kernel, with --listen-kernels
+  pc_samples_total                 by stall_reason, with --pc
+  losses_total                     in the library, by kind
+  errors_total                     by component
+  library_state                    1 for the state that it is in
+  events_dropped_total, records_unreadable_total by probe, events_undecodable_total
+                                   on the way to this program
+Counts begin when this program does. What is not known has no series. A process is shown for five minutes after its \
+end; those past 4,096 are added up under pid 0. OpenMetrics is spoken with those that ask for it. There are no \
+passwords: listen on a loopback address.
 
 With --nvtx: COUNT and TOTAL are of ranges that have ended. A kernel counts for every range that \
 its launching thread had open: pushed by it, or begun or ended by it. Ranges begun before this \

@@ -59,6 +59,14 @@ pub fn function_name<'a>(text: &Text<'a>, index: u32) -> FunctionName<'a> {
     }
 }
 
+fn add(counts: &mut Counts, reasons: &[(u32, u32)]) {
+    for (reason, samples) in reasons {
+        let full = counts.len() >= REASONS_MAX && !counts.contains_key(reason);
+        let reason = if full { u32::MAX } else { *reason };
+        *counts.entry(reason).or_default() += u64::from(*samples);
+    }
+}
+
 /// Functions of one name, by checksum, symbol and state of the name.
 type Numbers = HashMap<(u64, u32, State), u32>;
 
@@ -73,6 +81,8 @@ pub struct ProcessSamples {
     pub points: HashMap<u32, HashMap<u64, Counts>>,
     /// Samples of instructions that are not kept one by one.
     pub further: Counts,
+    /// All samples.
+    pub all: Counts,
     /// Records, whether or not their reasons could be read.
     pub records: u64,
     /// Records whose reasons could not be read.
@@ -160,12 +170,9 @@ impl Sink for Samples {
                 process.unreadable += u64::from(reasons.is_empty() && told > 0);
                 process.too_many_reasons +=
                     u64::from(!reasons.is_empty() && told > reasons.len() as u64);
+                add(&mut process.all, reasons);
                 let counts = process.counts(*crc, name, *function_index, *pc_offset);
-                for (reason, samples) in reasons {
-                    let full = counts.len() >= REASONS_MAX && !counts.contains_key(reason);
-                    let reason = if full { u32::MAX } else { *reason };
-                    *counts.entry(reason).or_default() += u64::from(*samples);
-                }
+                add(counts, reasons);
             }
             Body::StallReasons { names, .. } if !names.is_empty() => {
                 self.processes.entry(id).or_default().reasons = Reasons::new(names);

@@ -1,11 +1,13 @@
 //! `parcagpu top`: which kernels take the time, live.
 //!
-//! One thread: it polls the ring buffer, adds up, draws once a second and after each key.
+//! One thread: it polls the ring buffer, adds up, draws once a second and after each key. With `--listen` there is
+//! one more, which answers scrapes.
 
 mod busy;
 mod draw;
 mod lines;
 mod live;
+pub mod metrics;
 mod rows;
 mod scale;
 mod screen;
@@ -30,6 +32,7 @@ use crate::table::Layout;
 use crate::{ledger::Ledger, signals, stdout, watch};
 use lines::Lines;
 use live::Live;
+use metrics::Exporter;
 use sums::{Pc, Sums};
 use ui::Ui;
 
@@ -61,6 +64,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
         (_, true) => sums::Result::Samples,
         _ => sums::Result::Kernels,
     };
+    let mut exporter = Exporter::bind(options)?;
     let sums = Rc::new(RefCell::new(Sums {
         ranges: options.nvtx.then(Ranges::default),
         pc: options.pc.then(|| start_pc(options)).transpose()?,
@@ -81,11 +85,20 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
         (None, true) => Some(1.0),
         (seconds, _) => seconds,
     };
+    let mut failed = Ok(());
+    let mut export = |session: &Session, ledger: &Ledger| {
+        if let Some(exporter) = &mut exporter {
+            failed = exporter.tick(session, &sums.borrow(), ledger);
+        }
+        failed.is_ok()
+    };
+    // Before anything is drawn, as it says where it listens.
+    export(&session, &ledger);
     if live {
         session.hold_warnings();
         let mut ui = Ui::take(options)?;
         watch::pump(&mut session, seconds, |session| {
-            ui.tick(session, &sums, &mut ledger)
+            ui.tick(session, &sums, &mut ledger) && export(session, &ledger)
         })?;
         drop(ui);
         session.release_warnings();
@@ -93,15 +106,20 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
         let mut lines = Lines::new(!options.json && !options.once);
         let mut next = Instant::now() + watch::REFRESH;
         watch::pump(&mut session, seconds, |session| {
-            if Instant::now() < next {
-                return true;
+            let mut read = true;
+            if Instant::now() >= next {
+                next = Instant::now() + watch::REFRESH;
+                ledger.refresh(session);
+                sums.borrow_mut().prepare();
+                read = lines.print(&sums.borrow().accounts, &ledger);
             }
-            next = Instant::now() + watch::REFRESH;
-            ledger.refresh(session);
-            sums.borrow_mut().prepare();
-            lines.print(&sums.borrow().accounts, &ledger)
+            // Somebody who scrapes is reader enough.
+            export(session, &ledger) && (read || options.listen.is_some())
         })?;
     }
+    failed?;
+    // The server ends before the waiting for what is under way.
+    drop(exporter);
     finish(options, &mut session, &sums, &mut ledger)
 }
 

@@ -198,6 +198,18 @@ impl View {
         }
     }
 
+    /// What it says on stderr behind these words; waits for the line.
+    pub fn told(&mut self, before: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let n = self.stderr.read_line(&mut line).unwrap();
+            assert_ne!(n, 0, "it ended without a line {before}");
+            if let Some(rest) = line.strip_prefix(before) {
+                return rest.trim_end().to_owned();
+            }
+        }
+    }
+
     /// Waits until it has printed this, doing something meanwhile.
     pub fn await_text(&self, wanted: &str, mut meanwhile: impl FnMut()) {
         let began = Instant::now();
