@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::code::{Code, CodeOptions};
 use crate::refusal::refuse;
 use crate::report::Format;
+use crate::report::otlp::Endpoint;
 use crate::top::metrics;
 
 /// Shows what CUDA programs do on the GPU, through the probes of libparcagpu.so.
@@ -223,6 +224,9 @@ pub struct KeepOptions {
     /// Make these of it at the end, beside it, as parcagpu report does
     #[arg(long, value_enum, value_name = "FORMATS", value_delimiter = ',')]
     pub format: Vec<Format>,
+    /// Send it at the end to this collector as OTLP profiles, as parcagpu report does
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<Endpoint>,
 }
 
 /// `parcagpu record`
@@ -328,6 +332,9 @@ pub struct ReportOptions {
     /// file in this folder, named after the recording]
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// Send it to this collector as OTLP profiles over HTTP, to /v1development/profiles
+    #[arg(long, value_name = "URL", conflicts_with_all = ["format", "output"])]
+    pub otlp: Option<Endpoint>,
     /// Code of the GPU.
     #[command(flatten)]
     pub code: CodeArgs,

@@ -18,6 +18,7 @@ use crate::options::{Chosen, KeepOptions, RecordOptions, RunOptions};
 use crate::recorder::{Counts, Keep, Recorder, output};
 use crate::refusal::refuse;
 use crate::report::Format;
+use crate::report::otlp::Endpoint;
 use crate::session::{Session, Sink};
 use crate::text::{count, plural};
 use crate::watch::{self, Extent};
@@ -60,6 +61,7 @@ pub struct Tape {
     reel: Rc<RefCell<Reel>>,
     next_notes: Instant,
     formats: Vec<Format>,
+    endpoint: Option<Endpoint>,
 }
 
 impl Tape {
@@ -78,6 +80,7 @@ impl Tape {
             reel: Rc::new(RefCell::new(Reel(Some(recorder)))),
             next_notes: Instant::now() + NOTE_EVERY,
             formats: options.format.clone(),
+            endpoint: options.otlp.clone(),
         })
     }
 
@@ -153,7 +156,7 @@ impl Tape {
         if !lost.is_empty() {
             eprintln!("{lost}");
         }
-        report::make_beside(&self.path, &self.formats)
+        report::make_beside(&self.path, &self.formats, self.endpoint.as_ref())
     }
 
     /// Waits for stacks and cubins that are worked on, within bounds; Ctrl-C ends the waiting.

@@ -149,6 +149,7 @@ Examples:
   parcagpu record --pid 1234 --seconds 10 -o a.pgpu
   parcagpu record                                 all processes that have the library, until Ctrl-C
   parcagpu record --format html,perfetto -- ./app parcagpu.html and parcagpu.pftrace too
+  parcagpu record --otlp http://127.0.0.1:4318 -- ./app   and to a collector; see parcagpu report --help
 
 The file is complete up to the last second at any moment, also when this program is killed. It \
 holds launches with their CPU stacks, kernels, PC samples, NVTX ranges, errors, the names of all \
@@ -177,11 +178,18 @@ Examples:
   parcagpu report run.pgpu -o run.pb.gz           go tool pprof -http : run.pb.gz
   parcagpu report run.pgpu -o run.svg             flame graph
   parcagpu report run.pgpu --format jsonl | jq .
+  parcagpu report run.pgpu --otlp http://127.0.0.1:4318   as OTLP profiles to a collector
 
 The format is the one of --format, else that of OUT's ending: .txt, .html, .pftrace, .pb.gz, \
 .folded, .svg, .jsonl. GPU time is the sum over kernels, so kernels side by side count both; it is \
 the same in all formats. A kernel record without times counts as a call and never as time. Each \
 output says first what share of the launches was sampled: of a sample, sums are of the sample.
+
+--otlp sends the recording to an OpenTelemetry collector in one request (protobuf, gzip) to URL, or \
+/v1development/profiles below it. Each process is a resource (service.name: its command name) with the profiles \
+gpu_time, kernels and pc_samples, the latter with the attribute stall_reason; what share was sampled stands in \
+pprof.profile.comment. http only. Exit status 1 where the collector cannot be reached within 30 s, refuses, or rejects \
+a part. The signal is in development: the collector has to be started with --feature-gates=service.profilesSupport.
 
 pprof has the sample types kernels, gpu_time and pc_samples, and the labels process and \
 stall_reason.

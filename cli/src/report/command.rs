@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use super::otlp::{self, Endpoint};
 use super::{Format, write, write_to};
 use crate::code::CodeOptions;
 use crate::demangle::clean;
@@ -17,12 +18,20 @@ use crate::recording::reader;
 use crate::recording::resolve::resolve;
 use crate::refusal::refuse;
 
-/// Makes an output of a recording.
+/// OTLP profiles say of PC samples what this does.
+const AS_SENT: Format = Format::Pprof;
+
+/// Makes an output of a recording, or sends it.
 pub fn report(options: &ReportOptions) -> Result<ExitCode> {
     let format = match options.format {
         Some(format) => format,
         None => by_name(options.output.as_deref())?,
     };
+    if let Some(endpoint) = &options.otlp {
+        let recording = read(&options.file, &options.code.options(), &[AS_SENT])?;
+        otlp::send(&recording, endpoint)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let recording = read(&options.file, &options.code.options(), &[format])?;
     let (path, chosen) = match &options.output {
         Some(path) => (path.clone(), true),
@@ -120,17 +129,23 @@ pub fn check_beside(file: &Path, formats: &[Format], force: bool) -> Result<()> 
     Ok(())
 }
 
-/// Makes outputs of a recording that was just finished, in its folder and named after it.
-pub fn make_beside(file: &Path, formats: &[Format]) -> Result<()> {
-    if formats.is_empty() {
+/// Makes outputs of a recording that was just finished, in its folder and named after it, and sends it.
+pub fn make_beside(file: &Path, formats: &[Format], endpoint: Option<&Endpoint>) -> Result<()> {
+    if formats.is_empty() && endpoint.is_none() {
         return Ok(());
     }
-    let recording = read(file, &CodeOptions::default(), formats)?;
+    let sent = endpoint.map(|_| AS_SENT);
+    let shown: Vec<Format> = formats.iter().copied().chain(sent).collect();
+    let recording = read(file, &CodeOptions::default(), &shown)?;
     for format in formats {
         let path = file.with_extension(format.ending());
         write_to(&path, |out| write(&recording, *format, 0, out))
             .with_context(|| format!("{} is there, but not all made of it", file.display()))?;
         eprintln!("wrote {}", path.display());
+    }
+    if let Some(endpoint) = endpoint {
+        otlp::send(&recording, endpoint)
+            .with_context(|| format!("{} is there, but was not sent", file.display()))?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod folded;
 mod html;
 mod jsonl;
 mod lanes;
+pub mod otlp;
 mod output;
 mod perfetto;
 mod perfetto_packets;

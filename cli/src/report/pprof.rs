@@ -161,22 +161,10 @@ impl<'v, 'r> Tables<'v, 'r> {
         id
     }
 
-    /// The mangled name. Where it is the shown one, nothing: pprof would take that for a C++ name that is still
-    /// to be shortened, and make nothing of `<module>`.
-    fn system_name(&self, id: NameId) -> String {
-        let raw = self.view.rec.names.get(id as usize);
-        let raw = crate::demangle::clean(raw.map_or("", |name| name));
-        if raw == self.view.name(id) {
-            String::new()
-        } else {
-            raw
-        }
-    }
-
     fn kernel(&mut self, name: NameId) -> u64 {
         let view = self.view;
         let mapping = self.gpu();
-        let system = self.system_name(name);
+        let system = view.system_name(name);
         let function = self.function(view.kernel_name(name), &system, "");
         self.location(mapping, function, 0, 0)
     }
@@ -194,7 +182,7 @@ impl<'v, 'r> Tables<'v, 'r> {
             module => module,
         };
         let mapping = self.mapping(module);
-        let system = self.system_name(frame.function);
+        let system = view.system_name(frame.function);
         let name = view.kernel_name(frame.function);
         let function = self.function(name, &system, view.name(frame.file));
         self.location(mapping, function, frame.line.into(), 0)
@@ -203,7 +191,7 @@ impl<'v, 'r> Tables<'v, 'r> {
     fn place(&mut self, place: Place) -> u64 {
         let view = self.view;
         let mapping = self.gpu();
-        let system = self.system_name(place.function);
+        let system = view.system_name(place.function);
         let name = view.kernel_name(place.function);
         let function = self.function(name, &system, view.name(place.file));
         let address = place.instruction.map_or(0, |(pc, _)| pc);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::view::View;
 use crate::demangle::clean;
 use crate::pc::reasons::{Counts, Reasons, Tally};
-use crate::recording::model::{NameId, PcSample};
+use crate::recording::model::{NameId, PcSample, ProcessIndex};
 use crate::text::plural;
 
 /// A place in GPU code.
@@ -154,11 +154,21 @@ pub fn reason_tables(view: &View<'_>) -> Vec<Reasons> {
 
 /// Adds up all PC samples.
 pub fn stalls(view: &View<'_>) -> Stalls {
+    let mut all = add_up(view, |_| 0);
+    all.remove(&0).unwrap_or_default()
+}
+
+/// Adds up the PC samples of each process.
+pub fn by_process(view: &View<'_>) -> BTreeMap<ProcessIndex, Stalls> {
+    add_up(view, |sample| sample.process)
+}
+
+fn add_up(view: &View<'_>, group: impl Fn(&PcSample) -> u32) -> BTreeMap<u32, Stalls> {
     let tables = reason_tables(view);
     let none = Reasons::default();
-    let mut out = Stalls::default();
-    let mut places: HashMap<Place, Tally> = HashMap::new();
+    let mut groups: BTreeMap<u32, (Stalls, HashMap<Place, Tally>)> = BTreeMap::new();
     for sample in &view.rec.pc_samples {
+        let (out, places) = groups.entry(group(sample)).or_default();
         let mut counts = Counts::new();
         for (index, n) in &sample.reasons {
             *counts.entry(*index).or_default() += u64::from(*n);
@@ -179,18 +189,21 @@ pub fn stalls(view: &View<'_>) -> Stalls {
         out.tally.add(&tally);
         places.entry(Place::of(sample)).or_default().add(&tally);
     }
-    out.places = places
-        .into_iter()
-        .map(|(place, tally)| PlaceRow { place, tally })
-        .filter(|row| row.tally.samples > 0)
-        .collect();
-    out.places.sort_by(|a, b| {
-        b.tally
-            .samples
-            .cmp(&a.tally.samples)
-            .then(a.place.cmp(&b.place))
-    });
-    out
+    let sorted = |(group, (mut out, places)): (u32, (Stalls, HashMap<Place, Tally>))| {
+        out.places = places
+            .into_iter()
+            .map(|(place, tally)| PlaceRow { place, tally })
+            .filter(|row| row.tally.samples > 0)
+            .collect();
+        out.places.sort_by(|a, b| {
+            b.tally
+                .samples
+                .cmp(&a.tally.samples)
+                .then(a.place.cmp(&b.place))
+        });
+        (group, out)
+    };
+    groups.into_iter().map(sorted).collect()
 }
 
 #[cfg(test)]

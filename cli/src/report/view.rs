@@ -76,6 +76,18 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The mangled name. Where it is the shown one, nothing: pprof would take that for a C++ name that is still
+    /// to be shortened, and make nothing of `<module>`.
+    pub fn system_name(&self, id: NameId) -> String {
+        let raw = self.rec.names.get(id as usize);
+        let raw = clean(raw.map_or("", |name| name));
+        if raw == self.name(id) {
+            String::new()
+        } else {
+            raw
+        }
+    }
+
     /// Kernels that have times, with their GPU time.
     pub fn timed(&self) -> impl Iterator<Item = (&'a Kernel, u64)> + use<'a> {
         self.rec

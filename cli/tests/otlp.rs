@@ -1,0 +1,368 @@
+//! OTLP profiles: what a collector gets is what the recording has, and what it answers is told.
+
+#[path = "common/collector.rs"]
+mod collector;
+mod common;
+#[path = "common/model.rs"]
+mod model;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use collector::Collector;
+use common::{PARCAGPU, bpf_or_skip, fixture};
+use opentelemetry_proto::tonic::collector::profiles::v1development::{
+    ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::profiles::v1development::{Profile, ProfilesDictionary, Sample};
+use parcagpu_cli::recording::format::Note;
+use parcagpu_cli::recording::model::Recording;
+use parcagpu_cli::recording::writer::{Beginning, Writer};
+use parcagpu_cli::report::{Format, otlp, write};
+use prost::Message;
+use serde_json::Value;
+
+const PROTOBUF: &str = "application/x-protobuf";
+
+/// A request, taken apart; every index leads somewhere.
+struct Taken(ExportProfilesServiceRequest);
+
+/// `table[index]` for an index of the wire.
+fn at<T>(table: &[T], index: i32) -> &T {
+    &table[usize::try_from(index).unwrap()]
+}
+
+impl Taken {
+    fn dictionary(&self) -> &ProfilesDictionary {
+        self.0.dictionary.as_ref().unwrap()
+    }
+
+    fn text(&self, index: i32) -> &str {
+        at::<String>(&self.dictionary().string_table, index)
+    }
+
+    /// (resource's pid, kind, profile)
+    fn profiles(&self) -> Vec<(Option<i64>, &str, &Profile)> {
+        let mut all = Vec::new();
+        for of in &self.0.resource_profiles {
+            let attributes = &of.resource.as_ref().unwrap().attributes;
+            let pid = attributes.iter().find(|a| a.key == "process.pid");
+            let pid = pid.and_then(|a| match a.value.as_ref()?.value.as_ref()? {
+                Any::IntValue(pid) => Some(*pid),
+                _ => None,
+            });
+            assert!(attributes.iter().any(|a| a.key == "service.name"));
+            for scope in &of.scope_profiles {
+                assert_eq!(scope.scope.as_ref().unwrap().name, "parcagpu");
+                for profile in &scope.profiles {
+                    let kind = profile.sample_type.as_ref().unwrap().type_strindex;
+                    all.push((pid, self.text(kind), profile));
+                }
+            }
+        }
+        all
+    }
+
+    /// Names of a sample's frames, leaf first.
+    fn frames(&self, sample: &Sample) -> Vec<&str> {
+        let tables = self.dictionary();
+        let stack = at(&tables.stack_table, sample.stack_index);
+        let frames = stack.location_indices.iter().map(|location| {
+            let location = at(&tables.location_table, *location);
+            let mapping = at(&tables.mapping_table, location.mapping_index);
+            assert!(!self.text(mapping.filename_strindex).is_empty());
+            let function = at(&tables.function_table, location.lines[0].function_index);
+            self.text(function.filename_strindex);
+            self.text(function.system_name_strindex);
+            self.text(function.name_strindex)
+        });
+        frames.collect()
+    }
+
+    /// An attribute that is a text, of a sample.
+    fn label(&self, sample: &Sample, key: &str) -> Option<&str> {
+        let table = &self.dictionary().attribute_table;
+        let mut all = sample.attribute_indices.iter().map(|i| at(table, *i));
+        let found = all.find(|a| self.text(a.key_strindex) == key)?;
+        match found.value.as_ref()?.value.as_ref()? {
+            Any::StringValue(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn sums(&self) -> BTreeMap<(Option<i64>, &str), i128> {
+        let mut sums = BTreeMap::new();
+        for (pid, kind, profile) in self.profiles() {
+            for sample in &profile.samples {
+                let [value] = sample.values[..] else {
+                    panic!("{sample:?}")
+                };
+                *sums.entry((pid, kind)).or_default() += i128::from(value);
+                for name in self.frames(sample) {
+                    assert!(!name.is_empty() && !name.contains('\n'));
+                }
+            }
+        }
+        sums
+    }
+
+    fn sum(&self, wanted: &str) -> i128 {
+        let sums = self.sums();
+        let of = sums.iter().filter(|((_, kind), _)| *kind == wanted);
+        of.map(|(_, n)| n).sum()
+    }
+}
+
+/// The request of a recording, by way of its bytes.
+fn taken(rec: &Recording) -> Taken {
+    let bytes = otlp::request(rec).0.encode_to_vec();
+    Taken(ExportProfilesServiceRequest::decode(&bytes[..]).unwrap())
+}
+
+fn about(rec: &Recording) -> Value {
+    let mut out = Vec::new();
+    write(rec, Format::Jsonl, 0, &mut out).unwrap();
+    serde_json::from_slice(out.split(|b| *b == b'\n').next().unwrap()).unwrap()
+}
+
+#[test]
+fn a_request_has_what_the_recording_has() {
+    let rec = model::training(3_000);
+    let taken = taken(&rec);
+    let about = about(&rec);
+    for (kind, field) in [
+        ("kernels", "kernels"),
+        ("gpu_time", "gpu_ns"),
+        ("pc_samples", "pc_samples"),
+    ] {
+        let wanted = about[field].as_u64().unwrap();
+        assert!(wanted > 0);
+        assert_eq!(taken.sum(kind), i128::from(wanted), "{kind}");
+    }
+    let mut by_process: BTreeMap<Option<i64>, i128> = BTreeMap::new();
+    for kernel in rec.kernels.iter().filter(|k| k.start_ns > 0) {
+        let pid = rec.processes[kernel.process as usize].pid;
+        let ns = kernel.end_ns - kernel.start_ns;
+        *by_process.entry(Some(pid.into())).or_default() += i128::from(ns);
+    }
+    assert_eq!(by_process.len(), 3);
+    for (pid, ns) in by_process {
+        assert_eq!(taken.sums()[&(pid, "gpu_time")], ns, "{pid:?}");
+    }
+    let tables = taken.dictionary();
+    assert_eq!(tables.string_table[0], "");
+    let mut texts = tables.string_table.clone();
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), tables.string_table.len(), "each text once");
+    let profiles = taken.profiles();
+    let first = profiles[0];
+    assert_eq!(first.1, "gpu_time", "what is shown by default");
+    assert_eq!(first.2.time_unix_nano, rec.about.begin_ns);
+    let stack = taken.frames(&first.2.samples[0]);
+    assert!(
+        stack.len() > 2 && stack.last() == Some(&"<module>"),
+        "{stack:?}"
+    );
+    let waiting = profiles.iter().filter(|p| p.1 == "pc_samples");
+    for sample in waiting.flat_map(|p| &p.2.samples) {
+        assert!(taken.label(sample, "stall_reason").is_some());
+    }
+    let comment = at(&tables.attribute_table, first.2.attribute_indices[0]);
+    assert_eq!(taken.text(comment.key_strindex), "pprof.profile.comment");
+    let said = format!("{:?}", comment.value);
+    assert!(said.contains("sampled: "), "{said}");
+}
+
+#[test]
+fn hostile_names_and_numbers() {
+    let rec = model::hostile();
+    let taken = taken(&rec);
+    let kernels = about(&rec)["kernels"].as_u64().unwrap();
+    assert_eq!(taken.sum("kernels"), i128::from(kernels));
+    for text in &taken.dictionary().string_table {
+        assert!(!text.contains(['\x1b', '\u{202e}']), "{text:?}");
+    }
+    assert!(
+        otlp::request(&Recording::default())
+            .0
+            .resource_profiles
+            .is_empty()
+    );
+}
+
+/// A recording of one launch of four, and its kernel of 7 us.
+fn recording(path: &Path) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut w = Writer::new(file, &Beginning::default()).unwrap();
+    w.clock(50, 1_000, 4);
+    let p = w.process(77, 5);
+    w.note(p, Note::Comm, 0, 0, "app");
+    w.note(p, Note::LaunchesSeen, 0, 1 + 4, "");
+    let name = w.name(b"_Z9vectorAddPKfS0_Pfi", false);
+    w.launch([100, p, 77, 5, 614, name, 0]);
+    let mut row = [0; 19];
+    row[..7].copy_from_slice(&[1_200, 7_000, p, 0, 1, 7, 5]);
+    row[18] = name;
+    w.kernel(row);
+    w.finish(9_000).unwrap();
+}
+
+fn parcagpu(args: &[&str]) -> Output {
+    Command::new(PARCAGPU)
+        .args(args)
+        .env_remove("http_proxy")
+        .output()
+        .unwrap()
+}
+
+/// Sends that recording; exit status, stderr, what came.
+fn sent(status: &str, kind: &str, answer: &[u8]) -> (Option<i32>, String, collector::Received) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.pgpu");
+    recording(&path);
+    let collector = Collector::that_answers(status, kind, answer);
+    let url = collector.url.clone();
+    let run = parcagpu(&["report", path.to_str().unwrap(), "--otlp", &url]);
+    assert!(run.stdout.is_empty());
+    let err = String::from_utf8(run.stderr).unwrap();
+    assert!(
+        err.contains(&format!("{url}/v1development/profiles")),
+        "{err}"
+    );
+    (run.status.code(), err, collector.received())
+}
+
+fn partial(rejected_profiles: i64, error_message: &str) -> Vec<u8> {
+    let partial_success = Some(ExportProfilesPartialSuccess {
+        rejected_profiles,
+        error_message: error_message.to_owned(),
+    });
+    ExportProfilesServiceResponse { partial_success }.encode_to_vec()
+}
+
+#[test]
+fn a_collector_takes_a_recording() {
+    let (code, err, received) = sent("200 OK", PROTOBUF, b"");
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("sent 2 profiles to "), "{err}");
+    assert!(
+        err.contains("7.00 us of GPU time in 1 kernel record"),
+        "{err}"
+    );
+    assert!(err.contains("1 of 4 launches"), "{err}");
+    assert_eq!(received.head[0], "POST /v1development/profiles HTTP/1.1");
+    assert_eq!(received.header("content-type"), Some(PROTOBUF));
+    let request = ExportProfilesServiceRequest::decode(&received.body[..]).unwrap();
+    let taken = Taken(request);
+    let sums = taken.sums();
+    assert_eq!(sums[&(Some(77), "gpu_time")], 7_000);
+    assert_eq!(sums[&(Some(77), "kernels")], 1);
+    let profiles = taken.profiles();
+    let name = "vectorAdd(float const*, float const*, float*, int)";
+    let frames = taken.frames(&profiles[0].2.samples[0]);
+    assert_eq!(frames, [name, "(stack not known)"]);
+    let (code, err, _) = sent("200 OK", PROTOBUF, &partial(0, "old \x1b version"));
+    assert_eq!(code, Some(0));
+    assert!(err.contains("says: old \u{fffd} version"), "{err}");
+}
+
+#[test]
+fn what_a_collector_refuses_is_told() {
+    let (code, err, _) = sent("200 OK", PROTOBUF, &partial(2, "no room"));
+    assert_eq!(code, Some(1));
+    assert!(err.contains("rejected 2 of 2 profiles: no room"), "{err}");
+    let (code, err, _) = sent("404 Not Found", "text/plain", b"404 page not found\n");
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("answered 404 Not Found: 404 page not found ("),
+        "{err}"
+    );
+    assert!(err.contains("service.profilesSupport"), "{err}");
+    // google.rpc.Status with code 3 and a message.
+    let status = b"\x08\x03\x12\x09too large";
+    let (code, err, _) = sent("413 Payload Too Large", PROTOBUF, status);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("answered 413 Payload Too Large: too large\n"),
+        "{err}"
+    );
+    let (code, err, _) = sent("200 OK", "text/html", b"<html>a router</html>");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("is no collector: <html>a router"), "{err}");
+    let (code, err, _) = sent("302 Found", "text/plain", b"");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("answered 302 Found"), "{err}");
+}
+
+#[test]
+fn where_nobody_is_nothing_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.pgpu");
+    recording(&path);
+    let path = path.to_str().unwrap();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", nobody.local_addr().unwrap());
+    drop(nobody);
+    let run = parcagpu(&["report", path, "--otlp", &url]);
+    let err = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(
+        err.contains(&url) && err.contains("Connection refused"),
+        "{err}"
+    );
+    for (wrong, said) in [
+        (&["--otlp", "https://a"][..], "https is not built in"),
+        (&["--otlp", "a:4318"], "http://127.0.0.1:4318"),
+        (
+            &["--otlp", "http://a", "-o", "x.svg"],
+            "cannot be used with",
+        ),
+    ] {
+        let run = parcagpu(&[&["report", path], wrong].concat());
+        let err = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(2));
+        assert!(err.contains(said), "{err}");
+    }
+}
+
+#[test]
+fn a_recording_is_sent_at_its_end() {
+    let Some(_turn) = bpf_or_skip("a_recording_is_sent_at_its_end") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.pgpu");
+    let record = |url: &str| {
+        let fixture = fixture();
+        let mut args = vec!["record", "--force", "--otlp", url];
+        args.extend(["--lib", fixture.lib.to_str().unwrap()]);
+        args.extend(["-o", file.to_str().unwrap(), "--"]);
+        args.extend([fixture.app.to_str().unwrap(), "preloaded"]);
+        args.extend(["launch 300 1500 k", "launch 10 20000 slow", "notime 2"]);
+        let run = parcagpu(&args);
+        (run.status.code(), String::from_utf8(run.stderr).unwrap())
+    };
+    let collector = Collector::that_answers("200 OK", PROTOBUF, b"");
+    let (code, err) = record(&collector.url);
+    assert_eq!(code, Some(0), "{err}");
+    let received = collector.received();
+    let request = ExportProfilesServiceRequest::decode(&received.body[..]).unwrap();
+    let taken = Taken(request);
+    assert_eq!(taken.sum("gpu_time"), 300 * 1_500 + 10 * 20_000);
+    assert_eq!(taken.sum("kernels"), 312);
+    let profiles = taken.profiles();
+    let of_slow = |s: &&Sample| taken.frames(s)[0] == "slow";
+    let slow = profiles[0].2.samples.iter().find(of_slow).unwrap();
+    assert!(
+        taken.frames(slow).contains(&"main"),
+        "{:?}",
+        taken.frames(slow)
+    );
+    let (code, err) = record("http://127.0.0.1:1");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("a.pgpu is there, but was not sent: "), "{err}");
+    assert!(file.exists());
+}
