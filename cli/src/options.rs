@@ -96,6 +96,8 @@ pub struct Scope {
 const PID_MAX: u32 = 1 << 22;
 /// Size of a ring buffer, MiB.
 const MIB_MAX: u32 = 1024;
+/// Kernels as labels of metrics.
+const KERNEL_NAMES_MAX: u32 = 10_000;
 /// Of seconds and rates.
 const NUMBER_MAX: f64 = 1e9;
 
@@ -112,6 +114,13 @@ fn mib(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(mib) if (1..=MIB_MAX).contains(&mib) => Ok(mib),
         _ => Err(format!("not a whole number of MiB, 1 to {MIB_MAX}")),
+    }
+}
+
+fn kernel_names(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(n) if (1..=KERNEL_NAMES_MAX).contains(&n) => Ok(n),
+        _ => Err(format!("not a number of names, 1 to {KERNEL_NAMES_MAX}")),
     }
 }
 
@@ -201,7 +210,7 @@ pub struct TopOptions {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = metrics::address, conflicts_with = "once")]
     pub listen: Option<SocketAddr>,
     /// Metrics by kernel too: so many names over all processes, the further ones of each process in one
-    #[arg(long, value_name = "N", requires = "listen", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = kernel_names, allow_negative_numbers = true, requires = "listen")]
     pub listen_kernels: Option<u32>,
     /// Code of the GPU.
     #[command(flatten)]

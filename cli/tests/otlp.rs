@@ -5,119 +5,34 @@ mod collector;
 mod common;
 #[path = "common/model.rs"]
 mod model;
+#[path = "common/taken.rs"]
+mod taken;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use collector::Collector;
 use common::{PARCAGPU, bpf_or_skip, fixture};
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
-use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
-use opentelemetry_proto::tonic::profiles::v1development::{Profile, ProfilesDictionary, Sample};
+use opentelemetry_proto::tonic::profiles::v1development::Sample;
 use parcagpu_cli::recording::format::Note;
 use parcagpu_cli::recording::model::Recording;
 use parcagpu_cli::recording::writer::{Beginning, Writer};
 use parcagpu_cli::report::{Format, otlp, write};
 use prost::Message;
 use serde_json::Value;
+use taken::{Taken, at};
 
 const PROTOBUF: &str = "application/x-protobuf";
 
-/// A request, taken apart; every index leads somewhere.
-struct Taken(ExportProfilesServiceRequest);
-
-/// `table[index]` for an index of the wire.
-fn at<T>(table: &[T], index: i32) -> &T {
-    &table[usize::try_from(index).unwrap()]
-}
-
-impl Taken {
-    fn dictionary(&self) -> &ProfilesDictionary {
-        self.0.dictionary.as_ref().unwrap()
-    }
-
-    fn text(&self, index: i32) -> &str {
-        at::<String>(&self.dictionary().string_table, index)
-    }
-
-    /// (resource's pid, kind, profile)
-    fn profiles(&self) -> Vec<(Option<i64>, &str, &Profile)> {
-        let mut all = Vec::new();
-        for of in &self.0.resource_profiles {
-            let attributes = &of.resource.as_ref().unwrap().attributes;
-            let pid = attributes.iter().find(|a| a.key == "process.pid");
-            let pid = pid.and_then(|a| match a.value.as_ref()?.value.as_ref()? {
-                Any::IntValue(pid) => Some(*pid),
-                _ => None,
-            });
-            assert!(attributes.iter().any(|a| a.key == "service.name"));
-            for scope in &of.scope_profiles {
-                assert_eq!(scope.scope.as_ref().unwrap().name, "parcagpu");
-                for profile in &scope.profiles {
-                    let kind = profile.sample_type.as_ref().unwrap().type_strindex;
-                    all.push((pid, self.text(kind), profile));
-                }
-            }
-        }
-        all
-    }
-
-    /// Names of a sample's frames, leaf first.
-    fn frames(&self, sample: &Sample) -> Vec<&str> {
-        let tables = self.dictionary();
-        let stack = at(&tables.stack_table, sample.stack_index);
-        let frames = stack.location_indices.iter().map(|location| {
-            let location = at(&tables.location_table, *location);
-            let mapping = at(&tables.mapping_table, location.mapping_index);
-            assert!(!self.text(mapping.filename_strindex).is_empty());
-            let function = at(&tables.function_table, location.lines[0].function_index);
-            self.text(function.filename_strindex);
-            self.text(function.system_name_strindex);
-            self.text(function.name_strindex)
-        });
-        frames.collect()
-    }
-
-    /// An attribute that is a text, of a sample.
-    fn label(&self, sample: &Sample, key: &str) -> Option<&str> {
-        let table = &self.dictionary().attribute_table;
-        let mut all = sample.attribute_indices.iter().map(|i| at(table, *i));
-        let found = all.find(|a| self.text(a.key_strindex) == key)?;
-        match found.value.as_ref()?.value.as_ref()? {
-            Any::StringValue(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    fn sums(&self) -> BTreeMap<(Option<i64>, &str), i128> {
-        let mut sums = BTreeMap::new();
-        for (pid, kind, profile) in self.profiles() {
-            for sample in &profile.samples {
-                let [value] = sample.values[..] else {
-                    panic!("{sample:?}")
-                };
-                *sums.entry((pid, kind)).or_default() += i128::from(value);
-                for name in self.frames(sample) {
-                    assert!(!name.is_empty() && !name.contains('\n'));
-                }
-            }
-        }
-        sums
-    }
-
-    fn sum(&self, wanted: &str) -> i128 {
-        let sums = self.sums();
-        let of = sums.iter().filter(|((_, kind), _)| *kind == wanted);
-        of.map(|(_, n)| n).sum()
-    }
-}
-
 /// The request of a recording, by way of its bytes.
-fn taken(rec: &Recording) -> Taken {
-    let bytes = otlp::request(rec).0.encode_to_vec();
+fn request(rec: &Recording) -> Taken {
+    let bytes = otlp::request(rec).encode_to_vec();
     Taken(ExportProfilesServiceRequest::decode(&bytes[..]).unwrap())
 }
 
@@ -130,7 +45,7 @@ fn about(rec: &Recording) -> Value {
 #[test]
 fn a_request_has_what_the_recording_has() {
     let rec = model::training(3_000);
-    let taken = taken(&rec);
+    let taken = request(&rec);
     let about = about(&rec);
     for (kind, field) in [
         ("kernels", "kernels"),
@@ -179,7 +94,7 @@ fn a_request_has_what_the_recording_has() {
 #[test]
 fn hostile_names_and_numbers() {
     let rec = model::hostile();
-    let taken = taken(&rec);
+    let taken = request(&rec);
     let kernels = about(&rec)["kernels"].as_u64().unwrap();
     assert_eq!(taken.sum("kernels"), i128::from(kernels));
     for text in &taken.dictionary().string_table {
@@ -187,7 +102,6 @@ fn hostile_names_and_numbers() {
     }
     assert!(
         otlp::request(&Recording::default())
-            .0
             .resource_profiles
             .is_empty()
     );
@@ -366,5 +280,50 @@ fn a_recording_is_sent_at_its_end() {
     let (code, err) = record("http://127.0.0.1:1");
     assert_eq!(code, Some(1));
     assert!(err.contains("a.pgpu is there, but was not sent: "), "{err}");
+    assert!(file.exists());
+}
+
+#[test]
+fn ctrl_c_ends_the_waiting_for_a_collector() {
+    let Some(_turn) = bpf_or_skip("ctrl_c_ends_the_waiting_for_a_collector") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.pgpu");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let fixture = fixture();
+    let mut record = Command::new(PARCAGPU)
+        .args(["record", "--otlp", &url, "--lib"])
+        .arg(&fixture.lib)
+        .arg("-o")
+        .arg(&file)
+        .arg("--")
+        .arg(&fixture.app)
+        .args(["preloaded", "launch 3 100 k"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let began = Instant::now();
+    let mut stream = loop {
+        match silent.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "nobody came");
+    };
+    stream.set_nonblocking(false).unwrap();
+    // The request is on its way, and nobody answers.
+    stream.read_exact(&mut [0; 4]).unwrap();
+    let began = Instant::now();
+    // SAFETY: the child is ours and was not waited for.
+    unsafe { libc::kill(record.id().cast_signed(), libc::SIGINT) };
+    let mut err = String::new();
+    let mut stderr = record.stderr.take().unwrap();
+    stderr.read_to_string(&mut err).unwrap();
+    assert_eq!(record.wait().unwrap().code(), Some(1), "{err}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(err.contains("interrupted before http://"), "{err}");
     assert!(file.exists());
 }

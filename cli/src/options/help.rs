@@ -188,8 +188,7 @@ output says first what share of the launches was sampled: of a sample, sums are 
 --otlp sends the recording to an OpenTelemetry collector in one request (protobuf, gzip) to URL, or \
 /v1development/profiles below it. Each process is a resource (service.name: its command name) with the profiles \
 gpu_time, kernels and pc_samples, the latter with the attribute stall_reason; what share was sampled stands in \
-pprof.profile.comment. http only. Exit status 1 where the collector cannot be reached within 30 s, refuses, or rejects \
-a part. The signal is in development: the collector has to be started with --feature-gates=service.profilesSupport.
+pprof.profile.comment. http only. Exit status 1 where the collector does not answer within 30 s, refuses, or rejects a part. The signal is in development: the collector has to be started with --feature-gates=service.profilesSupport.
 
 pprof has the sample types kernels, gpu_time and pc_samples, and the labels process and \
 stall_reason.

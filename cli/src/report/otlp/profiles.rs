@@ -39,12 +39,12 @@ struct Samples {
 }
 
 /// Makes a request of a recording.
-pub fn request(rec: &Recording) -> (ExportProfilesServiceRequest, Totals) {
-    let view = View::new(rec);
-    let mut dictionary = Dictionary::new(&view);
+pub fn request(view: &View<'_>) -> (ExportProfilesServiceRequest, Totals) {
+    let rec = view.rec;
+    let mut dictionary = Dictionary::new(view);
     let mut totals = Totals::default();
     let mut processes: BTreeMap<ProcessIndex, Samples> = BTreeMap::new();
-    for ((process, stack, kernel), sum) in launched(&view) {
+    for ((process, stack, kernel), sum) in launched(view) {
         let of = processes.entry(process).or_default();
         let stack_index = dictionary.launched(kernel, stack);
         totals.kernels += sum.calls;
@@ -55,7 +55,7 @@ pub fn request(rec: &Recording) -> (ExportProfilesServiceRequest, Totals) {
             of.gpu_time.push(sample(stack_index, sum.total_ns, vec![]));
         }
     }
-    for (process, stalls) in by_process(&view) {
+    for (process, stalls) in by_process(view) {
         let of = processes.entry(process).or_default();
         for row in stalls.places {
             let stack_index = dictionary.place(row.place);

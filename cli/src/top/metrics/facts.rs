@@ -7,8 +7,12 @@ use std::sync::Arc;
 use parcagpu_abi::probe;
 use parcagpu_abi::status::State;
 
+use super::families::{
+    BUILD, COMPLETE, DROPPED, ERRORS, Families, KERNELS, LOST, NO_TIME, OF_KERNEL, PC, SAMPLED,
+    SEEN, STATE, TIME, TIME_OF_KERNEL, UNDECODABLE, UNREADABLE,
+};
 use super::kernels::Kernels;
-use super::page::{Family, Label, Page, Series, Value};
+use super::page::{Label, Page};
 use crate::accounts::{Accounts, ProcessAccount};
 use crate::demangle::clean;
 use crate::ledger::{Entry, Ledger};
@@ -41,119 +45,6 @@ pub struct Facts<'a> {
     /// Processes that have the library now.
     pub here: &'a HashSet<u32>,
 }
-
-/// Families, by the order in which they are asked for first.
-#[derive(Default)]
-struct Families(Vec<Family>);
-
-impl Families {
-    fn family(&mut self, name: &'static str, help: &'static str) -> &mut Family {
-        let at = self.0.iter().position(|f| f.name == name);
-        let at = at.unwrap_or_else(|| {
-            self.0.push(Family {
-                name,
-                help,
-                counter: true,
-                seconds: false,
-                series: Vec::new(),
-            });
-            self.0.len() - 1
-        });
-        &mut self.0[at]
-    }
-
-    fn count(
-        &mut self,
-        (name, help): (&'static str, &'static str),
-        of: &Arc<[Label]>,
-        own: Vec<Label>,
-        n: u64,
-    ) {
-        let of = Arc::clone(of);
-        let value = Value::Count(n);
-        self.family(name, help)
-            .series
-            .push(Series { of, own, value });
-    }
-
-    fn gauge(
-        &mut self,
-        name: (&'static str, &'static str),
-        of: &Arc<[Label]>,
-        own: Vec<Label>,
-        n: u64,
-    ) {
-        self.count(name, of, own, n);
-        self.family(name.0, name.1).counter = false;
-    }
-
-    fn time(
-        &mut self,
-        (name, help): (&'static str, &'static str),
-        of: &Arc<[Label]>,
-        own: Vec<Label>,
-        ns: u128,
-    ) {
-        let of = Arc::clone(of);
-        let value = Value::Nanoseconds(ns);
-        let family = self.family(name, help);
-        family.seconds = true;
-        family.series.push(Series { of, own, value });
-    }
-}
-
-const SEEN: (&str, &str) = (
-    "launches_seen",
-    "Kernel and graph launches that the library saw since this program came.",
-);
-const SAMPLED: (&str, &str) = (
-    "launches_sampled",
-    "Launches that were sampled and told to this program.",
-);
-const COMPLETE: (&str, &str) = (
-    "sample_complete",
-    "1 where every launch was sampled and nothing was lost: sums of sampled kernels are totals.",
-);
-const KERNELS: (&str, &str) = ("kernels_recorded", "Kernel records of sampled launches.");
-const NO_TIME: (&str, &str) = (
-    "kernels_without_time",
-    "Kernel records without usable times; part of parcagpu_kernels_recorded_total.",
-);
-const TIME: (&str, &str) = (
-    "sampled_gpu_time",
-    "GPU time of the kernels of sampled launches, added up; kernels side by side count both.",
-);
-const LOST: (&str, &str) = ("losses", "What was lost in the library, by kind.");
-const STATE: (&str, &str) = ("library_state", "1 for the state that the library is in.");
-const ERRORS: (&str, &str) = (
-    "errors",
-    "Distinct errors that the library told; 64 over all processes are told apart.",
-);
-const PC: (&str, &str) = (
-    "pc_samples",
-    "Samples of where warps are, by what they wait for; selected: they issue an instruction.",
-);
-const OF_KERNEL: (&str, &str) = (
-    "kernel_executions_recorded",
-    "Kernel records of sampled launches, by kernel.",
-);
-const TIME_OF_KERNEL: (&str, &str) = (
-    "kernel_sampled_gpu_time",
-    "GPU time of the kernels of sampled launches, by kernel.",
-);
-const DROPPED: (&str, &str) = (
-    "events_dropped",
-    "Events that found this program's ring buffer full, by probe.",
-);
-const UNREADABLE: (&str, &str) = (
-    "records_unreadable",
-    "Records whose memory could not be read, by probe.",
-);
-const UNDECODABLE: (&str, &str) = (
-    "events_undecodable",
-    "Events that this program did not understand.",
-);
-const BUILD: (&str, &str) = ("build_info", "Version of this program.");
 
 /// What is shown: the processes that `shown` says, and of the processes that had a number one after the other the last.
 pub fn page(
@@ -189,7 +80,7 @@ pub fn page(
         }
     }
     on_the_way(&mut families, facts, &none);
-    Page(families.0)
+    families.page()
 }
 
 fn labels(id: ProcessId, entry: Option<&Entry>) -> Arc<[Label]> {
@@ -292,4 +183,78 @@ fn on_the_way(families: &mut Families, facts: &Facts<'_>, none: &Arc<[Label]>) {
         families.count(UNREADABLE, none, label, loss.unreadable);
     }
     families.count(UNDECODABLE, none, vec![], facts.undecodable);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pc::reasons::{Counts, Reasons};
+    use crate::pc::samples::ProcessSamples;
+    use crate::top::metrics::page::Format;
+
+    fn id(pid: u32, start_ns: u64) -> ProcessId {
+        ProcessId { pid, start_ns }
+    }
+
+    fn account(launches: u64) -> ProcessAccount {
+        let mut account = ProcessAccount::default();
+        account.launches = launches;
+        account
+    }
+
+    fn text(accounts: &Accounts, samples: &Samples, shown: impl Fn(&ProcessId) -> bool) -> String {
+        let facts = Facts {
+            accounts,
+            samples: Some(samples),
+            ledger: &Ledger::default(),
+            losses: &[Loss::default(); 3],
+            undecodable: 0,
+            here: &HashSet::new(),
+        };
+        let page = page(&facts, None, shown);
+        Format::Prometheus.write(Arc::new(page)).unwrap()
+    }
+
+    #[test]
+    fn of_one_number_the_last_process_is_shown_and_nothing_that_is_not_known() {
+        let mut accounts = Accounts::default();
+        accounts.processes.insert(id(7, 1), account(100));
+        accounts.processes.insert(id(7, 2), account(3));
+        accounts.processes.insert(id(8, 1), account(4));
+        let told = text(&accounts, &Samples::default(), |id| id.pid != 8);
+        let sampled = "parcagpu_launches_sampled_total{pid=\"7\",comm=\"\"} 3\n";
+        assert!(told.contains(sampled), "{told}");
+        assert!(!told.contains("} 100") && !told.contains("pid=\"8\""));
+        assert!(told.contains("parcagpu_sample_complete{pid=\"7\",comm=\"\"} 0\n"));
+        assert!(!told.contains("launches_seen") && !told.contains("library_state"));
+        assert_eq!(told.matches("parcagpu_events_dropped_total{").count(), 3);
+    }
+
+    #[test]
+    fn pc_samples_wait_for_the_table_of_reasons() {
+        let mut process = ProcessSamples::default();
+        process.all = Counts::from([(0, 7), (1, 5)]);
+        let mut samples = Samples::default();
+        samples.processes.insert(id(7, 1), process);
+        let mut accounts = Accounts::default();
+        accounts.processes.insert(id(7, 1), account(1));
+        assert!(!text(&accounts, &samples, |_| true).contains("pc_samples"));
+        let process = samples.processes.get_mut(&id(7, 1)).unwrap();
+        process.reasons = Reasons::new(&["wait".to_owned(), "wait_not_issued".to_owned()]);
+        let told = text(&accounts, &samples, |_| true);
+        let wait = "pc_samples_total{pid=\"7\",comm=\"\",stall_reason=\"wait\"} 7\n";
+        assert!(told.contains(wait), "{told}");
+        assert_eq!(told.matches("stall_reason=").count(), 1);
+    }
+
+    #[test]
+    fn a_host_full_of_processes_is_a_page_of_bounded_size() {
+        let mut accounts = Accounts::default();
+        for pid in 0..4_096 {
+            accounts.processes.insert(id(pid, 1), account(u64::MAX));
+        }
+        let told = text(&accounts, &Samples::default(), |_| true);
+        assert!(told.contains("pid=\"0\",comm=\"(further processes)\""));
+        assert!(told.lines().count() < 10_000 && told.len() < 2 << 20);
+    }
 }

@@ -4,6 +4,7 @@
 //! being written is never changed.
 
 mod facts;
+mod families;
 mod kernels;
 mod page;
 mod request;
