@@ -72,7 +72,8 @@ Examples:
   parcagpu top --json --once
   parcagpu top --nvtx                 ranges of the program instead of kernels
   parcagpu top --pc                   where inside the kernels the GPU waits, and for what
-  parcagpu top --listen 127.0.0.1:9464   and metrics for Prometheus at http://127.0.0.1:9464/metrics
+  parcagpu top --listen 127.0.0.1:9464
+                                      and metrics for Prometheus, at /metrics
 
 On a terminal: processes, devices (by UUID, so that processes that number them differently meet), \
 kernels and NVTX ranges, sorted by any column. A time or share is plain where everything was \
@@ -83,20 +84,22 @@ TERM=dumb gets lines, NO_COLOR=1 no colours.
 CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN. \
 \"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.
 
-With --listen, as long as it runs (Ctrl-C, or --seconds, ends it), by pid and comm; all names begin with parcagpu_:
-  launches_seen_total, launches_sampled_total   their quotient is the sampled share
-  sample_complete                  1: every launch was sampled and nothing was lost, so that sums of what was
-                                   sampled are totals; 0: they are of the sample. No metric is an estimate
+With --listen, as long as it runs (Ctrl-C, or --seconds, ends it), by pid and comm, all of it behind \
+parcagpu_:
+  launches_seen_total, launches_sampled_total
+                               their quotient is the sampled share
+  sample_complete              1: every launch was sampled and nothing was lost, so that sums are
+                               totals; 0: they are of the sample. No metric is an estimate
   kernels_recorded_total, kernels_without_time_total, sampled_gpu_time_seconds_total
-                                   by device (ordinal) and uuid
+                               by device (ordinal) and uuid
   kernel_executions_recorded_total, kernel_sampled_gpu_time_seconds_total
-                                   by kernel, with --listen-kernels
-  pc_samples_total                 by stall_reason, with --pc
-  losses_total                     in the library, by kind
-  errors_total                     by component
-  library_state                    1 for the state that it is in
-  events_dropped_total, records_unreadable_total by probe, events_undecodable_total
-                                   on the way to this program
+                               by kernel, with --listen-kernels
+  pc_samples_total             by stall_reason, with --pc
+  losses_total                 in the library, by kind
+  errors_total                 by component
+  library_state                1 for the state that it is in
+  events_dropped_total, records_unreadable_total (by probe), events_undecodable_total
+                               on the way to this program
 Counts begin when this program does. What is not known has no series. A process is shown for five minutes after its \
 end; those past 4,096 are added up under pid 0. OpenMetrics is spoken with those that ask for it. There are no \
 passwords: listen on a loopback address.
@@ -149,7 +152,8 @@ Examples:
   parcagpu record --pid 1234 --seconds 10 -o a.pgpu
   parcagpu record                                 all processes that have the library, until Ctrl-C
   parcagpu record --format html,perfetto -- ./app parcagpu.html and parcagpu.pftrace too
-  parcagpu record --otlp http://127.0.0.1:4318 -- ./app   and to a collector; see parcagpu report --help
+  parcagpu record --otlp http://127.0.0.1:4318 -- ./app
+                                                  sent to a collector too
 
 The file is complete up to the last second at any moment, also when this program is killed. It \
 holds launches with their CPU stacks, kernels, PC samples, NVTX ranges, errors, the names of all \
@@ -178,7 +182,8 @@ Examples:
   parcagpu report run.pgpu -o run.pb.gz           go tool pprof -http : run.pb.gz
   parcagpu report run.pgpu -o run.svg             flame graph
   parcagpu report run.pgpu --format jsonl | jq .
-  parcagpu report run.pgpu --otlp http://127.0.0.1:4318   as OTLP profiles to a collector
+  parcagpu report run.pgpu --otlp http://127.0.0.1:4318
+                                                  to a collector, as OTLP profiles
 
 The format is the one of --format, else that of OUT's ending: .txt, .html, .pftrace, .pb.gz, \
 .folded, .svg, .jsonl. GPU time is the sum over kernels, so kernels side by side count both; it is \
