@@ -15,7 +15,7 @@ use crate::accounts::Accounts;
 use crate::events::Event;
 use crate::ledger::Ledger;
 use crate::options::{Chosen, KeepOptions, RecordOptions, RunOptions};
-use crate::recorder::{Counts, Keep, Recorder, output};
+use crate::recorder::{Counts, Keep, NO_STACK, Recorder, no_stack, output};
 use crate::refusal::refuse;
 use crate::report::Format;
 use crate::report::otlp::Endpoint;
@@ -126,7 +126,10 @@ impl Tape {
     /// Closes the file and says what is in it. All events were taken.
     pub fn end(self, session: &Session, ledger: &Ledger) -> Result<()> {
         self.wait()?;
-        self.with(|recorder| recorder.say_notes(session, ledger));
+        self.with(|recorder| {
+            recorder.give_up_stacks();
+            recorder.say_notes(session, ledger);
+        });
         let summary = self.progress();
         let counts = self.with(|recorder| recorder.counts());
         let gaps = self.with(|recorder| recorder.gaps());
@@ -140,17 +143,13 @@ impl Tape {
         eprintln!(
             "recorded {} ({}, {}, {}) in {shown}, {}",
             summary.rsplit_once(", ").map_or("", |(head, _)| head),
-            plural(counts.pc_samples, "PC sample record"),
+            plural(counts.pc_samples, "PC sample"),
             plural(counts.nvtx, "NVTX event"),
             plural(counts.errors, "error"),
             size(length),
         );
-        let gaps = gaps.iter().filter(|(_, n)| *n > 0);
-        let gaps: Vec<String> = gaps
-            .map(|(what, n)| format!("{} {what}", count(*n)))
-            .collect();
-        if !gaps.is_empty() {
-            eprintln!("{}", gaps.join(", "));
+        for line in gap_lines(&gaps, counts.launches) {
+            eprintln!("{line}");
         }
         let lost = crate::trace::loss_line(session);
         if !lost.is_empty() {
@@ -200,6 +199,27 @@ impl Drop for Tape {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// What is less than it could be, as the report says it; `of` launches were sampled.
+fn gap_lines(gaps: &[(String, u64)], of: u64) -> Vec<String> {
+    let (stackless, others): (Vec<_>, Vec<_>) = gaps
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .partition(|(what, _)| what.starts_with(NO_STACK));
+    let others = others
+        .iter()
+        .map(|(what, n)| format!("{} {what}", count(*n)));
+    let others: Vec<String> = others.collect();
+    let mut lines = Vec::new();
+    if !others.is_empty() {
+        lines.push(others.join(", "));
+    }
+    let launches = stackless.iter().map(|(_, n)| *n).sum();
+    if launches > 0 {
+        lines.push(no_stack(launches, of, gaps));
+    }
+    lines
 }
 
 /// A size for people.

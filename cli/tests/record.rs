@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use common::{App, View, bpf_or_skip, fixture, parcagpu};
 use parcagpu_cli::recording::model::{RangeKind, Recording};
 use parcagpu_cli::recording::reader;
+use parcagpu_cli::text::{count, plural};
 use tempfile::TempDir;
 
 fn lib() -> &'static str {
@@ -258,6 +259,59 @@ fn stacks_name_the_functions_that_launched() {
         let frame = &r.frames[stack[0] as usize];
         assert!(r.names[frame.module as usize].ends_with("/app"));
         assert!(r.names[frame.file as usize].ends_with("app.c") && frame.line > 0);
+    }
+}
+
+/// Launches without a stack and PC samples are the same numbers, in the same words, at the end of the recording
+/// and in its report: launches that come too fast, and of a process that is gone at once; samples before and after
+/// the names of their reasons, some of which overlap.
+#[test]
+fn the_end_counts_what_the_report_counts() {
+    let Some(_turn) = bpf_or_skip("the_end_counts_what_the_report_counts") else {
+        return;
+    };
+    let (_dir, path) = place();
+    let view = start(&path, &[]);
+    let mut app = App::start(&fixture().lib);
+    let sample = "pc 0x1 1 16 kernel 0:5 1:3 2:1";
+    app.obey(sample);
+    app.obey("stalls wait wait_not_issued selected");
+    app.obey(sample);
+    for _ in 0..40 {
+        app.obey("fork launch 3 100 short");
+    }
+    app.obey("launch 30000 100 fast");
+    let (_, err) = view.end();
+    assert!(err.contains("(12 PC samples, "), "{err}");
+    let report = parcagpu(&["report", path.to_str().unwrap()]);
+    let report = String::from_utf8(report.stdout).unwrap();
+    assert!(report.contains(", of 12 PC samples ("), "{report}");
+    let without = |text: &str| {
+        let line = text.lines().find(|l| l.contains(" without a CPU stack: "));
+        line.map(|line| line.trim().to_owned())
+    };
+    let (at_the_end, reported) = (without(&err), without(&report));
+    assert_eq!(at_the_end, reported, "{err}\n{report}");
+    let r = read(&path);
+    let missing = r
+        .launches
+        .iter()
+        .filter(|l| r.stacks[l.stack as usize].is_empty());
+    let missing = missing.count() as u64;
+    assert_eq!(at_the_end.is_some(), missing > 0, "{err}");
+    if let Some(line) = at_the_end {
+        let (numbers, why) = line.split_once(" without a CPU stack: ").unwrap();
+        let of = plural(r.launches.len() as u64, "sampled launch");
+        assert_eq!(numbers, format!("{} of {of}", count(missing)));
+        let number = |part: &str| {
+            part.split(' ')
+                .next()
+                .unwrap()
+                .replace(',', "")
+                .parse::<u64>()
+        };
+        let sum: u64 = why.split(", ").map(|part| number(part).unwrap()).sum();
+        assert_eq!(sum, missing, "{line}");
     }
 }
 

@@ -376,6 +376,25 @@ fn stall_reasons_have_one_name_and_one_base() {
     let words = row["words"].as_str().unwrap();
     assert!(told.contains(words), "{words}\n{told}");
 
+    // So has every line: samples of all samples.
+    let titles = told.lines().find(|l| l.contains("  LINE, WHAT")).unwrap();
+    let titles: Vec<&str> = titles.split_whitespace().take(3).collect();
+    assert_eq!(titles, ["SHARE", "SAMPLES", "WAITING"]);
+    let place = row["place"].as_str().unwrap();
+    let found = told.lines().find(|l| l.contains(&format!("  {place}: ")));
+    let found: Vec<&str> = found.unwrap().split_whitespace().take(4).collect();
+    let [samples, waiting] = ["samples", "waiting"].map(|field| row[field].as_u64().unwrap());
+    let share = format!(
+        "{:.1}",
+        (samples as f64 * 1000.0 / total as f64).round() / 10.0
+    );
+    let separated = count;
+    assert_eq!(
+        found,
+        [&share, "%", &separated(samples), &separated(waiting)]
+    );
+    assert!(waiting < samples, "the model issues too");
+
     let profile = pprof(&rec);
     let strings = all(&profile, 6);
     let string = |i: u64| strings[usize::try_from(i).unwrap()].text();

@@ -189,6 +189,7 @@ The format is the one of --format, else that of OUT's ending: .txt, .html, .pftr
 .folded, .svg, .jsonl. GPU time is the sum over kernels, so kernels side by side count both; it is \
 the same in all formats. A kernel record without times counts as a call and never as time. Each \
 output says first what share of the launches was sampled: of a sample, sums are of the sample.
+Shares of PC samples are of all that are shown, waiting or not, here and in top.
 
 --otlp sends the recording to an OpenTelemetry collector in one request (protobuf, gzip) to URL, or \
 /v1development/profiles below it. Each process is a resource (service.name: its command name) with the profiles \

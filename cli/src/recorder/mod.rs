@@ -8,11 +8,13 @@ pub mod cubins;
 mod origin;
 pub mod output;
 mod rows;
+mod samples;
+mod stackless;
 pub mod stacks;
 pub mod threads;
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,10 +26,13 @@ use crate::ledger::Ledger;
 use crate::recording::format::{EVERYBODY, Note};
 use crate::recording::writer::{Beginning, Writer};
 use crate::session::{ProcessId, Session};
+use crate::symbols::Frames;
 use crate::symbols::thread::{Answer, Found, Resolver};
-use crate::text::clock_ns;
+use crate::text::{clock_ns, count, plural};
 use clock::Reading;
 use cubins::{Cubins, Said};
+use samples::Samples;
+use stackless::{Stackless, Why};
 use stacks::StackBook;
 use threads::Threads;
 
@@ -38,8 +43,6 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// Names of threads are read again this often, and so many at a time.
 const NAMES_EVERY: Duration = Duration::from_secs(10);
 const NAMES_AT_ONCE: usize = 1000;
-/// Stacks that led nowhere and are remembered.
-const EMPTY_MAX: usize = 1 << 16;
 /// Events between two looks at the clock.
 const LOOK_AFTER: u32 = 256;
 
@@ -59,8 +62,10 @@ pub struct Counts {
     pub launches: u64,
     /// Kernel records.
     pub kernels: u64,
-    /// PC sample records.
+    /// PC samples, each once, as the report counts them.
     pub pc_samples: u64,
+    /// The records that they came in.
+    pub pc_records: u64,
     /// NVTX events.
     pub nvtx: u64,
     /// `error` events.
@@ -72,11 +77,29 @@ pub struct Counts {
 struct Gaps {
     names_cut: u64,
     names_unreadable: u64,
-    stacks_failed: u64,
-    stacks_of_the_gone: u64,
-    stacks_empty: u64,
     /// Events of processes past [`PROCESSES_MAX`]: a loss.
     too_many_processes: u64,
+}
+
+/// What a gap begins with that is about launches without a CPU stack.
+pub const NO_STACK: &str = "launches without a CPU stack: ";
+
+/// How many of the sampled launches have no CPU stack, and why, as far as the gaps tell.
+pub fn no_stack(launches: u64, of: u64, gaps: &[(String, u64)]) -> String {
+    let told = gaps.iter().filter(|(_, n)| *n > 0);
+    let why: Vec<String> = told
+        .filter_map(|(what, n)| Some(format!("{} {}", count(*n), what.strip_prefix(NO_STACK)?)))
+        .collect();
+    let why = if why.is_empty() {
+        "why is not told".to_owned()
+    } else {
+        why.join(", ")
+    };
+    format!(
+        "{} of {} without a CPU stack: {why}",
+        count(launches),
+        plural(of, "sampled launch")
+    )
 }
 
 /// A process we have seen.
@@ -85,6 +108,7 @@ struct Known {
     index: u64,
     threads: Threads,
     launches: u64,
+    samples: Samples,
 }
 
 /// See the module.
@@ -97,8 +121,9 @@ pub struct Recorder<W> {
     cubins: Option<Cubins>,
     counts: Counts,
     gaps: Gaps,
-    /// Stacks without a frame outside the library.
-    empty: HashSet<u64>,
+    stackless: Stackless,
+    /// PC sample records that wait for the table of their process.
+    pending_samples: usize,
     flushed: Instant,
     named: Instant,
     /// Of the machine's GPUs, by UUID.
@@ -123,7 +148,8 @@ impl<W: Write> Recorder<W> {
             cubins: keep.cubins.then(Cubins::start).transpose()?,
             counts: Counts::default(),
             gaps: Gaps::default(),
-            empty: HashSet::new(),
+            stackless: Stackless::default(),
+            pending_samples: 0,
             flushed: Instant::now(),
             named: Instant::now(),
             models: origin::models(Path::new("/")),
@@ -154,6 +180,7 @@ impl<W: Write> Recorder<W> {
             index,
             threads: Threads::of(id.pid),
             launches: 0,
+            samples: Samples::default(),
         }))
     }
 
@@ -202,23 +229,19 @@ impl<W: Write> Recorder<W> {
     }
 
     fn write_stack(&mut self, answer: Answer) {
-        let frames = match answer.found {
-            Found::Frames(frames) => frames,
-            // One that led nowhere was not written.
-            Found::SameAs(earlier) if self.empty.contains(&earlier) => Vec::new(),
-            Found::SameAs(earlier) => return self.writer.same_stack(answer.stack, earlier),
-            Found::Gone => {
-                self.gaps.stacks_of_the_gone += 1;
-                return;
-            }
+        let nowhere = |frames: &Vec<Frames>| frames.iter().all(|at| at.is_empty());
+        let nothing = match &answer.found {
+            Found::Frames(frames) => nowhere(frames).then_some(Why::Nowhere),
+            Found::SameAs(_) => None,
+            Found::Gone => Some(Why::Gone),
         };
-        if frames.is_empty() {
-            self.gaps.stacks_empty += 1;
-            if self.empty.len() < EMPTY_MAX {
-                self.empty.insert(answer.stack);
-            }
-            return;
-        }
+        self.stackless.answered(answer.stack, nothing);
+        let frames = match answer.found {
+            _ if nothing.is_some() => return,
+            Found::Frames(frames) => frames,
+            Found::SameAs(earlier) => return self.writer.same_stack(answer.stack, earlier),
+            Found::Gone => return,
+        };
         let mut stack = Vec::with_capacity(frames.len());
         for frame in frames.iter().flat_map(|frames| frames.iter()) {
             let mut name = |text: &str| self.writer.name(text.as_bytes(), false);
@@ -295,30 +318,29 @@ impl<W: Write> Recorder<W> {
 
     fn say_gaps(&mut self) {
         for (key, (what, count)) in (0..).zip(self.gaps()) {
-            self.writer.gap(key, what, count);
+            self.writer.gap(key, &what, count);
         }
     }
 
-    /// What is less than it could be, and how many; also what is 0.
-    pub fn gaps(&self) -> [(&'static str, u64); 7] {
-        let gaps = self.gaps;
-        let refused = self.resolver.as_ref().map_or(0, Resolver::refused);
+    /// What is less than it could be, and how many; also what is 0. Launches without a stack are told by
+    /// [`NO_STACK`] and the reason.
+    pub fn gaps(&self) -> Vec<(String, u64)> {
         let missed = self.cubins.as_ref().map_or(0, Cubins::missed);
-        [
-            ("names cut", gaps.names_cut),
-            ("names unreadable", gaps.names_unreadable),
-            ("stacks not taken", gaps.stacks_failed),
-            (
-                "stacks of processes that were gone",
-                gaps.stacks_of_the_gone,
-            ),
-            (
-                "launches whose stack did not lead out of the library",
-                gaps.stacks_empty,
-            ),
-            ("stacks not resolved: too many at once", refused),
-            ("cubins not kept", missed),
-        ]
+        let mut gaps = vec![
+            ("names cut".to_owned(), self.gaps.names_cut),
+            ("names unreadable".to_owned(), self.gaps.names_unreadable),
+            ("cubins not kept".to_owned(), missed),
+        ];
+        let stackless = self.stackless.counts();
+        gaps.extend(stackless.map(|(why, n)| (format!("{NO_STACK}{why}"), n)));
+        gaps
+    }
+
+    /// Waits for no stack any more; launches whose stack is not there yet have none.
+    pub fn give_up_stacks(&mut self) {
+        self.fetch();
+        self.resolver = None;
+        self.stackless.give_up();
     }
 
     fn read_thread_names(&mut self) {
@@ -340,7 +362,11 @@ impl<W: Write> Recorder<W> {
 
     /// How much was recorded.
     pub fn counts(&self) -> Counts {
-        self.counts
+        let samples = self.processes.values().map(|known| known.samples.count());
+        Counts {
+            pc_samples: samples.sum(),
+            ..self.counts
+        }
     }
 
     /// Processes seen.
@@ -361,7 +387,7 @@ impl<W: Write> Recorder<W> {
 
     /// Closes the file.
     pub fn finish(mut self) -> io::Result<W> {
-        self.fetch();
+        self.give_up_stacks();
         self.write();
         self.writer.finish(clock_ns(libc::CLOCK_MONOTONIC))
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::stackless::Why;
 use super::stacks::Met;
 use super::{Known, Recorder};
 use crate::code::Announced;
@@ -51,9 +52,6 @@ impl<W: Write> Recorder<W> {
                 self.meet_thread(id, h.tid);
                 let name = self.name(name);
                 let stack = self.stack(process, h.pid, *stack);
-                if self.empty.contains(&stack) {
-                    self.gaps.stacks_empty += 1;
-                }
                 let cbid = fold((*cbid).into());
                 let (tid, launch) = (h.tid.into(), (*launch).into());
                 self.writer
@@ -68,7 +66,10 @@ impl<W: Write> Recorder<W> {
                 name,
                 ..
             } => {
-                self.counts.pc_samples += 1;
+                self.counts.pc_records += 1;
+                if let Some(known) = self.processes.get_mut(&id) {
+                    known.samples.add(reasons, &mut self.pending_samples);
+                }
                 let name = self.name(name);
                 let launch = (*correlation_id).into();
                 self.writer.pc_sample(
@@ -77,6 +78,9 @@ impl<W: Write> Recorder<W> {
                 );
             }
             Body::StallReasons { names, .. } => {
+                if let Some(known) = self.processes.get_mut(&id) {
+                    known.samples.learn(names, &mut self.pending_samples);
+                }
                 for (i, name) in (0..).zip(names) {
                     self.writer.note(process, Note::StallReason, i, 0, name);
                 }
@@ -228,25 +232,38 @@ impl<W: Write> Recorder<W> {
         let Some(resolver) = &mut self.resolver else {
             return 0;
         };
-        match stack {
-            Stack::NotTaken => 0,
-            Stack::Failed => {
-                self.gaps.stacks_failed += 1;
-                0
+        let (id, taken) = match stack {
+            Stack::NotTaken | Stack::Failed => {
+                self.stackless.count(Why::NotTaken);
+                return 0;
             }
             Stack::Copied { registers, bytes } => {
                 let id = self.book.number();
-                resolver.ask_copy(id, process, pid, registers, bytes);
-                id
+                (id, resolver.ask_copy(id, process, pid, registers, bytes))
             }
             Stack::Taken(bytes) => match self.book.meet(process, bytes) {
-                Met::Known(id) => id,
-                Met::New(id) => {
-                    resolver.ask(id, process, pid, stack.addresses().collect());
-                    id
+                Met::Known(id) => {
+                    self.stackless.again(id);
+                    return id;
+                }
+                Met::New { id, forgot } => {
+                    if forgot {
+                        self.stackless.forget();
+                    }
+                    let taken = resolver.ask(id, process, pid, stack.addresses().collect());
+                    if !taken {
+                        self.book.forget(process, bytes);
+                    }
+                    (id, taken)
                 }
             },
+        };
+        if !taken {
+            self.stackless.count(Why::TooMany);
+            return 0;
         }
+        self.stackless.asked(id);
+        id
     }
 
     /// Reads the name of a thread that is met for the first time.

@@ -20,7 +20,12 @@ pub struct StackBook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
     /// For the first time.
-    New(u64),
+    New {
+        /// Its number.
+        id: u64,
+        /// All earlier ones were forgotten.
+        forgot: bool,
+    },
     /// Again.
     Known(u64),
 }
@@ -51,7 +56,8 @@ impl StackBook {
             return Met::Known(*id);
         }
         let cost = addresses.len() + ENTRY;
-        if self.bytes + cost > MEMORY {
+        let full = self.bytes + cost > MEMORY;
+        if full {
             self.known.clear();
             self.bytes = 0;
         }
@@ -59,7 +65,15 @@ impl StackBook {
         let id = self.number();
         let known = self.known.entry(process).or_default();
         known.insert(addresses.into(), id);
-        Met::New(id)
+        Met::New { id, forgot: full }
+    }
+
+    /// A stack that could not be asked for: it is new when it comes again.
+    pub fn forget(&mut self, process: u64, addresses: &[u8]) {
+        let known = self.known.get_mut(&process);
+        if known.and_then(|known| known.remove(addresses)).is_some() {
+            self.bytes -= addresses.len() + ENTRY;
+        }
     }
 }
 
@@ -70,20 +84,30 @@ mod tests {
     #[test]
     fn a_stack_is_new_once_per_process() {
         let mut book = StackBook::default();
-        assert_eq!(book.meet(0, b"abc"), Met::New(1));
+        let new = |id| Met::New { id, forgot: false };
+        assert_eq!(book.meet(0, b"abc"), new(1));
         assert_eq!(book.meet(0, b"abc"), Met::Known(1));
-        assert_eq!(book.meet(1, b"abc"), Met::New(2));
-        assert_eq!(book.meet(1, b"ab"), Met::New(3));
+        assert_eq!(book.meet(1, b"abc"), new(2));
+        assert_eq!(book.meet(1, b"ab"), new(3));
+        book.forget(0, b"abc");
+        book.forget(0, b"abc");
+        assert_eq!(book.bytes, 2 * ENTRY + 5);
+        assert_eq!(book.meet(0, b"abc"), new(4));
     }
 
     #[test]
     fn memory_is_bounded() {
         let mut book = StackBook::default();
+        let mut forgotten = 0;
         for i in 0..40_000u64 {
             let mut stack = [0u8; 1016];
             stack[..8].copy_from_slice(&i.to_le_bytes());
-            assert_eq!(book.meet(0, &stack), Met::New(i + 1));
+            match book.meet(0, &stack) {
+                Met::New { id, forgot } if id == i + 1 => forgotten += u32::from(forgot),
+                other => panic!("{other:?}"),
+            }
             assert!(book.bytes <= MEMORY);
         }
+        assert_eq!(forgotten, 1);
     }
 }

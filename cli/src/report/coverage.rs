@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::view::{View, gpu_ns};
 use crate::demangle::clean;
+use crate::recorder::{NO_STACK, no_stack as without_stack};
 use crate::recording::model::{Process, Recording};
 use crate::recording::tables::ANY;
 use crate::text::{count, duration, percent, plural};
@@ -155,11 +156,8 @@ impl Coverage {
             ));
         }
         if self.no_stack > 0 {
-            notes.push(format!(
-                "{} without a CPU stack ({}): they came faster than stacks can be taken, or theirs could not be read",
-                plural(self.no_stack, "sampled launch"),
-                percent(u128::from(self.no_stack), rec.launches.len() as u128)
-            ));
+            let of = rec.launches.len() as u64;
+            notes.push(clean(&without_stack(self.no_stack, of, &rec.gaps)));
         }
         notes
     }
@@ -170,8 +168,10 @@ fn no_stack(rec: &Recording) -> u64 {
         let frames = rec.stacks.get(l.stack as usize);
         frames.is_none_or(Vec::is_empty)
     });
+    // Where no launch has one, and none was missed, they were not taken.
+    let missed = |(what, n): &(String, u64)| *n > 0 && what.starts_with(NO_STACK);
     match without.count() {
-        all if all == rec.launches.len() => 0,
+        all if all == rec.launches.len() && !rec.gaps.iter().any(missed) => 0,
         some => some as u64,
     }
 }
@@ -237,7 +237,8 @@ mod tests {
 
     #[test]
     fn launches_without_a_stack_are_counted_where_stacks_were_taken() {
-        let of = |stacks: &[u32]| {
+        let gap = |n| vec![(format!("{NO_STACK}too many at once"), n)];
+        let of_gaps = |stacks: &[u32], gaps| {
             let launches = stacks.iter().map(|stack| Launch {
                 stack: *stack,
                 ..Launch::default()
@@ -245,10 +246,18 @@ mod tests {
             Coverage::of(&Recording {
                 launches: launches.collect(),
                 stacks: vec![vec![], vec![0], vec![]],
+                gaps,
                 ..Recording::default()
             })
             .no_stack
         };
+        let of = |stacks: &[u32]| of_gaps(stacks, Vec::new());
+        assert_eq!((of_gaps(&[0, 0], gap(2)), of_gaps(&[0, 0], gap(0))), (2, 0));
+        let words = without_stack(2, 7, &gap(2));
+        assert_eq!(
+            words,
+            "2 of 7 sampled launches without a CPU stack: 2 too many at once"
+        );
         assert_eq!(of(&[1, 0, 2, 9, 1]), 3);
         assert_eq!((of(&[1, 1]), of(&[0, 0]), of(&[])), (0, 0, 0));
     }

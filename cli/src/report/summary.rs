@@ -10,6 +10,7 @@ use super::sums::{self, KernelRow, RangeRow, total_ns};
 use super::view::View;
 use crate::brief::brief;
 use crate::demangle::clean;
+use crate::pc::reasons::Tally;
 use crate::table::cut;
 use crate::text::{count, duration, percent, plural};
 
@@ -136,30 +137,32 @@ fn waits(view: &View<'_>, out: &mut String) {
         return;
     }
     let all = stalls(view);
-    let share = |part: u64| percent(part.into(), all.tally.samples.into());
     let _ = writeln!(
         out,
-        "\nWhere warps wait, of {} (shares of samples, not of time): {}",
+        "\nWhere warps wait, of {} (shares of samples, not of time; most waiting first): {}",
         plural(all.tally.samples, "PC sample"),
         all.tally.words()
     );
+    let numbers = |tally: &Tally| {
+        format!(
+            "{:>9} {:>10} {:>10}",
+            percent(tally.samples.into(), all.tally.samples.into()),
+            count(tally.samples),
+            count(tally.waiting())
+        )
+    };
+    let titles = format!("{:>9} {:>10} {:>10}", "SHARE", "SAMPLES", "WAITING");
     let mut lines: Vec<_> = all.places.iter().filter(|r| r.place.line != 0).collect();
     lines.retain(|r| r.tally.waiting() > 0);
     lines.sort_by_key(|r| std::cmp::Reverse(r.tally.waiting()));
     if !lines.is_empty() {
-        let _ = writeln!(
-            out,
-            "{:>9} {:>10}  LINE, WHAT IT WAITS FOR, KERNEL",
-            "SHARE", "WAITING"
-        );
+        let _ = writeln!(out, "{titles}  LINE, WHAT IT WAITS FOR, KERNEL");
     }
     for row in lines.iter().take(ROWS) {
-        let waiting = row.tally.waiting();
         let _ = writeln!(
             out,
-            "{:>9} {:>10}  {}: {}\n{:22}in {}",
-            share(waiting),
-            count(waiting),
+            "{}  {}: {}\n{:33}in {}",
+            numbers(&row.tally),
             row.place.text(view),
             row.tally.words(),
             "",
@@ -172,17 +175,14 @@ fn waits(view: &View<'_>, out: &mut String) {
     if !kernels.is_empty() {
         let _ = writeln!(
             out,
-            "{:>9} {:>10}  KERNEL, WHAT IT WAITS FOR WHERE NO LINE IS KNOWN",
-            "SHARE", "WAITING"
+            "{titles}  KERNEL, WHAT IT WAITS FOR WHERE NO LINE IS KNOWN"
         );
     }
     for row in kernels.iter().take(ROWS) {
-        let waiting = row.tally.waiting();
         let _ = writeln!(
             out,
-            "{:>9} {:>10}  {}: {}\n{:22}in {}, most at {}",
-            share(waiting),
-            count(waiting),
+            "{}  {}: {}\n{:33}in {}, most at {}",
+            numbers(&row.tally),
             brief(view.kernel_name(row.function)),
             row.tally.words(),
             "",

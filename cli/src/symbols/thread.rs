@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -60,9 +60,9 @@ pub struct Answer {
 /// What a stack is.
 #[derive(Debug)]
 pub enum Found {
-    /// Frames by address, leaf first.
+    /// Frames by address, leaf first; none: it leads nowhere.
     Frames(Vec<Frames>),
-    /// The same as an earlier one.
+    /// The same as an earlier one that has frames.
     SameAs(u64),
     /// Not known: the process was gone.
     Gone,
@@ -76,7 +76,6 @@ pub struct Resolver {
     waiting: usize,
     /// Bytes of copies that wait.
     copied: usize,
-    refused: u64,
 }
 
 impl Resolver {
@@ -93,7 +92,6 @@ impl Resolver {
             answers,
             waiting: 0,
             copied: 0,
-            refused: 0,
         })
     }
 
@@ -108,12 +106,12 @@ impl Resolver {
         let _ = self.questions.try_send(look);
     }
 
-    /// Has a stack resolved.
-    pub fn ask(&mut self, stack: u64, process: u64, pid: u32, addresses: Box<[u64]>) {
-        self.put(stack, process, pid, Shape::Addresses(addresses), 0);
+    /// Has a stack resolved; false: too many wait, there will be no answer.
+    pub fn ask(&mut self, stack: u64, process: u64, pid: u32, addresses: Box<[u64]>) -> bool {
+        self.put(stack, process, pid, Shape::Addresses(addresses), 0)
     }
 
-    /// Has the callers found in a copy of a stack, and resolved.
+    /// Has the callers found in a copy of a stack, and resolved; false: too many wait, there will be no answer.
     pub fn ask_copy(
         &mut self,
         stack: u64,
@@ -121,11 +119,10 @@ impl Resolver {
         pid: u32,
         registers: Registers,
         bytes: &[u8],
-    ) {
+    ) -> bool {
         let size = bytes.len();
         if self.copied + size > COPIES_MAX {
-            self.refused += 1;
-            return;
+            return false;
         }
         let bytes = bytes.into();
         self.put(
@@ -134,22 +131,21 @@ impl Resolver {
             pid,
             Shape::Copy(Copy { registers, bytes }),
             size,
-        );
+        )
     }
 
-    fn put(&mut self, stack: u64, process: u64, pid: u32, shape: Shape, copied: usize) {
+    fn put(&mut self, stack: u64, process: u64, pid: u32, shape: Shape, copied: usize) -> bool {
         let question = Question {
             stack: Some((stack, shape)),
             process,
             pid,
         };
-        match self.questions.try_send(question) {
-            Ok(()) => {
-                self.waiting += 1;
-                self.copied += copied;
-            }
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.refused += 1,
+        let taken = self.questions.try_send(question).is_ok();
+        if taken {
+            self.waiting += 1;
+            self.copied += copied;
         }
+        taken
     }
 
     /// An answer, if there is one.
@@ -164,11 +160,6 @@ impl Resolver {
     pub fn waiting(&self) -> usize {
         self.waiting
     }
-
-    /// Stacks that are never resolved: too many came at once.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
 }
 
 /// What the thread knows.
@@ -176,7 +167,7 @@ impl Resolver {
 struct Knowledge {
     files: Files,
     processes: HashMap<u64, Process>,
-    /// Stacks found in copies, by process and addresses.
+    /// Stacks found in copies, by process and addresses; 0: it leads nowhere.
     stacks: HashMap<(u64, Vec<u64>), u64>,
 }
 
@@ -194,22 +185,25 @@ impl Knowledge {
             return Found::Gone;
         }
         let known = self.processes.get_mut(&process).expect("looked at above");
-        let addresses = match shape {
-            Shape::Addresses(addresses) => addresses.to_vec(),
-            Shape::Copy(copy) => {
-                let addresses = known.unwind(&mut self.files, copy);
-                let key = (process, addresses);
-                if let Some(earlier) = self.stacks.get(&key) {
-                    return Found::SameAs(*earlier);
-                }
-                if self.stacks.len() >= STACKS_MAX {
-                    self.stacks.clear();
-                }
-                self.stacks.insert(key.clone(), stack);
-                key.1
+        let copy = match shape {
+            Shape::Addresses(addresses) => {
+                return Found::Frames(known.resolve(&mut self.files, addresses));
             }
+            Shape::Copy(copy) => copy,
         };
-        Found::Frames(known.resolve(&mut self.files, &addresses))
+        let key = (process, known.unwind(&mut self.files, copy));
+        match self.stacks.get(&key) {
+            Some(0) => return Found::Frames(Vec::new()),
+            Some(earlier) => return Found::SameAs(*earlier),
+            None => {}
+        }
+        let frames = known.resolve(&mut self.files, &key.1);
+        if self.stacks.len() >= STACKS_MAX {
+            self.stacks.clear();
+        }
+        let nowhere = frames.iter().all(|at| at.is_empty());
+        self.stacks.insert(key, if nowhere { 0 } else { stack });
+        Found::Frames(frames)
     }
 }
 
@@ -270,13 +264,13 @@ mod tests {
         let pid = std::process::id();
         let libc = libc::getpid as *const () as u64;
         resolver.look_at(3, pid);
-        resolver.ask(5, 3, pid, Box::new([wait as *const () as u64, libc + 2]));
-        resolver.ask(6, 4, u32::MAX, Box::new([1, 2]));
+        assert!(resolver.ask(5, 3, pid, Box::new([wait as *const () as u64, libc + 2])));
+        assert!(resolver.ask(6, 4, u32::MAX, Box::new([1, 2])));
         assert_eq!(resolver.waiting(), 2);
         let first = wait(&mut resolver);
         assert!(matches!(first.found, Found::Frames(f) if f.len() == 1) && first.stack == 5);
         let second = wait(&mut resolver);
         assert!(matches!(second.found, Found::Gone) && second.stack == 6);
-        assert_eq!((resolver.waiting(), resolver.refused()), (0, 0));
+        assert_eq!(resolver.waiting(), 0);
     }
 }

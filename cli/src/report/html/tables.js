@@ -116,8 +116,9 @@ function stallTable() {
   }
   $("stalls").append(legend);
   table("stalls", [
-    { title: "Waiting", first: true, key: (r) => r.waiting, show: (r) => meter(r.waiting, S.samples), hint: "of all samples" },
+    { title: "Share", key: (r) => r.samples, show: (r) => meter(r.samples, S.samples), hint: "of all samples" },
     number("Samples", "samples", "waiting or not"),
+    { ...number("Waiting", "waiting", "samples whose warp issued nothing"), first: true },
     { title: "Source", text: true, cls: "name", key: (r) => r.place, show: (r) => named(r.place, ["in " + r.function]) },
     { title: "Reasons", text: true, key: (r) => r.words, show: reasons },
   ], S.rows, S.cut);
