@@ -73,10 +73,17 @@ pub struct Entry {
 pub const DOCTOR: &str =
     "parcagpu doctor says what is missing on this host and what to do about it";
 
+/// Whether the environment switches the library off.
+pub fn switched_off() -> bool {
+    let set = std::env::var("PARCAGPU_DISABLE").unwrap_or_default();
+    let set = set.trim().to_ascii_lowercase();
+    !matches!(set.as_str(), "" | "0" | "off" | "false" | "no")
+}
+
 /// Nothing was seen of a command that has ended.
 pub fn nothing_at_all() -> String {
-    if std::env::var_os("PARCAGPU_DISABLE").is_some_and(|v| v == "1") {
-        return "nothing seen: PARCAGPU_DISABLE=1 switches the library off".to_owned();
+    if switched_off() {
+        return "nothing seen: PARCAGPU_DISABLE switches the library off".to_owned();
     }
     format!(
         "nothing seen: no process of the command was met with the library in it: it ended at once without a launch, \
@@ -293,6 +300,10 @@ impl Entry {
             State::Dormant => format!("{}; the library is dormant", self.what_it_did()),
             State::Active => self.what_it_did(),
             State::Yielded => format!("{}; the library has yielded", self.what_it_did()),
+            // It counts no more, or never did.
+            State::Stopped if self.launches_seen().is_none_or(|n| n == 0) => {
+                "the library has stopped".to_owned()
+            }
             State::Stopped => format!("{}; the library has stopped", self.what_it_did()),
         };
         if state == State::Yielded && !self.holder.is_empty() {
@@ -387,5 +398,14 @@ mod tests {
             "it initialised CUDA; it made 7 launches, of which none came here; the library is dormant: no consumer"
         );
         assert!(entry.is_odd());
+        let stopped = Status::new();
+        stopped.state.store(State::Stopped as u32, Relaxed);
+        stopped.set_text(&stopped.reason, "another copy is in charge");
+        let mut entry = Entry::default();
+        entry.take(&stopped);
+        assert_eq!(
+            entry.why_nothing(),
+            "the library has stopped: another copy is in charge"
+        );
     }
 }

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use parcagpu_abi::probe;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, ProcessAccount};
 use crate::choice::Choice;
 use crate::code::{Code, CodeOptions};
 use crate::discover::{Found, Library};
-use crate::ledger::{Ledger, nothing_at_all};
+use crate::family::Family;
+use crate::ledger::{DOCTOR, Ledger, nothing_at_all, switched_off};
 use crate::library;
 use crate::options::{KeepOptions, RunOptions};
 use crate::preflight;
@@ -88,7 +89,8 @@ pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
         }
         None => None,
     };
-    let mut view = View::new(options, out, show, tape)?;
+    let family = Family::new(copy.file().display().to_string(), library.id);
+    let mut view = View::new(options, out, show, tape, family)?;
     let mut session = Session::load(
         Wanted {
             probes: view.probes(),
@@ -214,6 +216,7 @@ fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Opt
         if Instant::now() >= next_look {
             next_look = Instant::now() + every;
             session.look_at(child.id());
+            view.meet(child.id());
             view.tick(session);
         }
         if let Some(status) = child.try_wait()? {
@@ -274,6 +277,8 @@ struct View {
     next: Instant,
     /// Results that were not written: the exit status where the command has none of its own.
     lost: Option<u8>,
+    /// What the command started, as long as nothing came.
+    family: Family,
 }
 
 impl View {
@@ -282,6 +287,7 @@ impl View {
         out: Box<dyn Write>,
         show: bool,
         tape: Option<Tape>,
+        family: Family,
     ) -> Result<Self> {
         let style = Style {
             json: options.json,
@@ -315,6 +321,7 @@ impl View {
             every,
             next: Instant::now() + every.unwrap_or_default(),
             lost: None,
+            family,
         })
     }
 
@@ -366,25 +373,48 @@ impl View {
             width: 0,
             raw_names: self.raw_names,
         };
-        if self.saw_nobody() {
+        if self.ledger.entries().next().is_none() && self.saw_nothing() {
             let losses = crate::trace::loss_line(session);
-            return format!("{}\n{losses}\n", nothing_at_all());
+            return format!("{}{losses}\n", self.why_nothing());
         }
-        table::text(&accounts, &self.ledger, session, layout)
+        let table = table::text(&accounts, &self.ledger, session, layout);
+        table + &self.why_nothing()
     }
 
-    fn saw_nobody(&self) -> bool {
-        self.accounts.borrow().processes.is_empty() && self.ledger.entries().next().is_none()
+    /// Looks at what the command has started, until something comes from it.
+    fn meet(&mut self, child: u32) {
+        if self.saw_nothing() {
+            self.family.look(child);
+        }
+    }
+
+    fn saw_nothing(&self) -> bool {
+        let accounts = self.accounts.borrow();
+        let quiet = |a: &ProcessAccount| a.launches == 0 && a.records == 0;
+        accounts.processes.values().all(quiet)
+    }
+
+    /// What was started, and why nothing came from it; empty where something did, or had no reason to.
+    fn why_nothing(&self) -> String {
+        if !self.saw_nothing() {
+            return String::new();
+        }
+        let nobody = self.ledger.entries().next().is_none();
+        match self.family.text() {
+            _ if nobody && switched_off() => nothing_at_all() + "\n",
+            text if nobody && text.is_empty() => nothing_at_all() + "\n",
+            text if nobody => format!("nothing seen: {text}{DOCTOR}\n"),
+            text if self.family.is_odd() => text,
+            _ => String::new(),
+        }
     }
 
     /// On stderr, beside what is shown elsewhere.
     fn tell_coverage(&self) {
-        if self.saw_nobody() {
-            eprintln!("{}", nothing_at_all());
-        }
         for line in watch::coverage_lines(&self.accounts.borrow(), &self.ledger) {
             eprintln!("{line}");
         }
+        eprint!("{}", self.why_nothing());
     }
 
     fn write(&mut self, text: &str) {

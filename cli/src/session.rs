@@ -367,10 +367,13 @@ impl Session {
             return;
         };
         for found in found {
-            let new = |f: &Found| f.pid != pid || f.library.id != found.library.id;
-            if self.own.contains(&found.library.id) && self.found.iter().all(new) {
-                self.found.push(found);
+            if !self.own.contains(&found.library.id) {
+                continue;
             }
+            // After exec the library lies elsewhere.
+            let other = |f: &Found| f.pid != pid || f.library.id != found.library.id;
+            self.found.retain(other);
+            self.found.push(found);
         }
     }
 

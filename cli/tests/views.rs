@@ -169,6 +169,80 @@ fn run_says_why_it_saw_nothing() {
 }
 
 #[test]
+fn what_kept_the_library_out_is_told() {
+    let Some(_turn) = bpf_or_skip("what_kept_the_library_out_is_told") else {
+        return;
+    };
+    let (_dir, other) = own_copy(&fixture().lib);
+    let app = fixture().app.to_str().unwrap();
+    let in_front = format!(
+        "LD_PRELOAD={}:$LD_PRELOAD '{app}' preloaded 'launch 5 100 k' 'sleep 300'",
+        other.display()
+    );
+    let dropped = format!(
+        "env -u LD_PRELOAD '{app}' '{}' 'launch 5 100 k' 'sleep 300'",
+        lib()
+    );
+    let recording = tempfile::tempdir().unwrap();
+    let file = recording.path().join("a.pgpu");
+    let record = ["record", "--force", "-o", file.to_str().unwrap()];
+    for command in [
+        &["run"][..],
+        &["run", "--trace", "-o", "/dev/null"],
+        &record,
+    ] {
+        let told = |script: &str| {
+            let rest = ["--lib", lib(), "--", "sh", "-c", script];
+            let out = parcagpu(&[command, &rest].concat());
+            assert!(out.status.success(), "{}", stderr(&out));
+            stderr(&out)
+        };
+        let another = told(&format!("{in_front}; true"));
+        assert!(
+            another.contains("  app: another copy of the library is in charge there, ")
+                && another.contains(&other.display().to_string())
+                && another.contains("the command started 2 processes (app, sh)"),
+            "{another}"
+        );
+        if command != ["run"] {
+            continue;
+        }
+        let none = told(&format!("{dropped}; true"));
+        // The app loads the library itself, and not the private copy.
+        assert!(
+            none.contains("  app: another copy of the library"),
+            "{none}"
+        );
+        let none = told("env -i sleep 0.3; true");
+        assert!(
+            none.contains("  sleep: LD_PRELOAD in its environment does not name the library")
+                && none.contains("the command started 2 processes (sh, sleep)"),
+            "{none}"
+        );
+        let direct = [
+            command,
+            &["--lib", lib(), "--", "env", "-i", "sleep", "0.3"],
+        ]
+        .concat();
+        let direct = stderr(&parcagpu(&direct));
+        assert!(
+            direct.contains("nothing seen: the command started 1 process (sleep)")
+                && direct.contains("none was seen with the library in charge")
+                && direct.contains("parcagpu doctor"),
+            "{direct}"
+        );
+        // Nothing of this where something came.
+        let fine = told(&format!(
+            "sleep 0.1; '{app}' preloaded 'launch 5 100 k'; sleep 0.1"
+        ));
+        assert!(
+            fine.contains("all 5 launches") && !fine.contains("the command started"),
+            "{fine}"
+        );
+    }
+}
+
+#[test]
 fn run_sets_rates_keeps_preloads_and_cleans_up() {
     let Some(_turn) = bpf_or_skip("run_sets_rates_keeps_preloads_and_cleans_up") else {
         return;

@@ -10,6 +10,7 @@ use super::{Finding, fail, ok, warn};
 use crate::block;
 use crate::discover::{self, Found};
 use crate::preflight;
+use crate::preload::{self, Reason};
 use crate::text::plural;
 
 /// Processes listed one by one; a host may have thousands.
@@ -159,13 +160,7 @@ fn without_library(pid: u32) -> Option<Finding> {
         .split([' ', ':'])
         .find(|f| f.rsplit('/').next().is_some_and(|n| n.contains("parcagpu")))?
         .to_owned();
-    // Kernel threads and processes that just end have no program.
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let maps = String::from_utf8_lossy(&maps);
-    if maps.is_empty() {
-        return None;
-    }
-    let (why, cure) = why_not(pid, &file, &maps);
+    let Reason { why, cure } = preload::why_not(pid, &file)?;
     Some(warn(
         "process",
         format!(
@@ -174,29 +169,6 @@ fn without_library(pid: u32) -> Option<Finding> {
         ),
         cure,
     ))
-}
-
-fn why_not(pid: u32, file: &str, maps: &str) -> (&'static str, &'static str) {
-    let loader = |name: &str| {
-        maps.lines()
-            .any(|l| l.rsplit('/').next().is_some_and(|f| f.starts_with(name)))
-    };
-    let there = |path: &str| fs::metadata(format!("/proc/{pid}/root{path}")).is_ok();
-    if loader("ld-musl") {
-        ("a musl program", "use an image with glibc")
-    } else if !loader("ld-linux") {
-        ("a static program", "link it dynamically")
-    } else if file.starts_with('/') && !there(file) {
-        (
-            "the file is not there in its mount namespace",
-            "mount or copy the library into the container",
-        )
-    } else {
-        (
-            "the loader refused it (set-user-ID program, unreadable file, or an older glibc)",
-            "LD_DEBUG=libs shows what the loader says",
-        )
-    }
 }
 
 fn uses_cuda(pid: u32) -> bool {
@@ -242,23 +214,5 @@ mod tests {
         status.set_text(&status.last_error, "config: PARCAGPU_RATE=1 is not known");
         let told = judge("", "", &status, false);
         assert!(told.cure.contains("that variable"), "{told:?}");
-    }
-
-    #[test]
-    fn a_preload_that_did_not_work_is_explained() {
-        let maps = "1-2 r-xp 0 0:1 5 /lib/ld-musl-x86_64.so.1\n";
-        assert_eq!(why_not(1, "/x.so", maps).0, "a musl program");
-        assert_eq!(
-            why_not(1, "/x.so", "1-2 r-xp 0 0:1 5 /bin/busybox\n").0,
-            "a static program"
-        );
-        let maps = "1-2 r-xp 0 0:1 5 /usr/lib/ld-linux-x86-64.so.2\n";
-        let gone = why_not(std::process::id(), "/nowhere/libparcagpu.so", maps).0;
-        assert!(gone.contains("mount namespace"));
-        assert!(
-            why_not(std::process::id(), "libparcagpu.so", maps)
-                .0
-                .contains("refused")
-        );
     }
 }
