@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use parcagpu_abi::status::{State, Status, Text};
+use parcagpu_abi::status::{Counter, State, Status, Text};
 
 use crate::clock;
 use crate::config::Config;
@@ -39,7 +39,10 @@ pub fn state() -> State {
 /// Publishes a state and why it is so.
 pub fn set_state(state: State, reason: &str) {
     let block = block();
-    block.state.store(state as u32, Ordering::Relaxed);
+    block.counters[Counter::LookOfState as usize]
+        .store(block.get(Counter::Looks), Ordering::Relaxed);
+    // Whoever reads the state finds the look with it.
+    block.state.store(state as u32, Ordering::Release);
     block
         .state_since_ns
         .store(clock::realtime_ns(), Ordering::Relaxed);

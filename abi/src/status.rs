@@ -149,6 +149,10 @@ counters! {
     PcBufferFull "pc_buffer_full";
     /// Contexts whose PCs are sampled.
     PcContexts "pc_contexts";
+    /// Looks at consumers that the library's thread has begun.
+    Looks "looks";
+    /// The look at which the present state began.
+    LookOfState "look_of_state";
 }
 
 /// Reason of [`State::Absent`] once an NVTX client has come.

@@ -16,7 +16,7 @@ mod yielding;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parcagpu_abi::status::State;
+use parcagpu_abi::status::{Counter, State};
 
 use crate::cupti::api::CuptiError;
 use crate::cupti::callbacks;
@@ -164,6 +164,7 @@ impl Machine {
 
     /// One look at consumers, and what is due.
     pub fn tick(&mut self) {
+        status::block().add(Counter::Looks, 1);
         status::publish_counts();
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
