@@ -134,7 +134,6 @@ fn step_back() {
 }
 
 fn run(way: Way) {
-    step_back();
     let _inside = Inside::nested();
     timer::by_session(true);
     if way == Way::Aside {
@@ -148,6 +147,9 @@ fn run(way: Way) {
     }
     *BEGUN.lock().unwrap_or_else(|e| e.into_inner()) = true;
     BEGINS.notify_all();
+    // Not before: until then threads of the program wait for us, for a second at most, and on a busy machine
+    // they would wait behind everybody else.
+    step_back();
     hooks::want(hooks::BOOT, false);
     let mut wait = LOOK_PERIOD;
     let mut next = Instant::now() + LOOK_PERIOD;
