@@ -5,7 +5,8 @@
  * Work (each thread has its own place in the list of words):
  *   init                    load libcuda, initialise it, make a context, streams and modules
  *   launch N | ex N | coop N | ptsz N      launches, going round streams and modules
- *   spaced R S | flat S     eager launches at R a second, or as many as go, for S seconds
+ *   spaced R S | flat S     eager launches at R a second, or as many as go, for S seconds or until `stop`, which ends
+ *                           those of every thread
  *   graph NODES             make a graph; replay N, replayspaced R S, replayflat S launch it
  *   capture N               N launches into a capture that is thrown away
  *   fail N                  N launches that the driver refuses
@@ -15,7 +16,7 @@
  *   jumpout                 a launch that a signal may leave; cancelstate prints whether this thread can be cancelled
  *   sync, count             wait for the GPU; print the launches that succeeded so far
  *   sleep MS, say TEXT, gate        gate prints "gate" and waits for a line of input
- *   thread W.. end, join, repeat N W.. end, fork W.. end
+ *   thread W.. end, join, stop, repeat N W.. end, fork W.. end
  * The process: exit N, _exit N, quick_exit N, exitthread N, abort, raise SIG, exec PROGRAM ARGS..,
  *   close3, ownfile PATH, block, selfsig N, mask, inject LIB N, nofds, now
  */
@@ -27,6 +28,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +72,7 @@ static int stream_count = 1, module_count = 1;
 static const char *kernel = "host_kernel";
 static handle context, streams[MOST], functions[MOST];
 static atomic_ulong launched, replayed;
+static atomic_bool stopped;
 static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct place {
@@ -215,18 +218,19 @@ static void spaced(struct place *p, void (*act)(struct place *))
 	uint64_t start = now_ns();
 	long count = rate * seconds;
 
-	for (long i = 0; i < count; i++) {
+	for (long i = 0; i < count && !stopped; i++) {
 		sleep_until(start + i * 1e9 / rate);
 		act(p);
 	}
-	sleep_until(start + seconds * 1e9);
+	if (!stopped)
+		sleep_until(start + seconds * 1e9);
 }
 
 static void flat(struct place *p, void (*act)(struct place *))
 {
 	uint64_t end = now_ns() + atof(next(p)) * 1e9;
 
-	while (now_ns() < end)
+	while (now_ns() < end && !stopped)
 		act(p);
 }
 
@@ -414,6 +418,8 @@ static void word(struct place *p, const char *w)
 		start(p);
 	else if (IS("join"))
 		join(p);
+	else if (IS("stop"))
+		stopped = true;
 	else if (IS("repeat")) {
 		long n = number(p);
 		struct place inner = block(p);

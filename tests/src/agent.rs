@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::agent_code::{Code, Told};
-use crate::program::Running;
+use crate::program::{Running, WATCHDOG};
 use anyhow::{Context, Result};
 use libbpf_rs::{
     Link, MapCore, MapFlags, Object, ObjectBuilder, RingBuffer, RingBufferBuilder, UsdtOpts,
@@ -228,9 +228,9 @@ impl Agent {
         let _ = self.ring.poll(limit);
     }
 
-    /// Takes events until `enough` of them is true or `limit` is over.
-    pub fn poll_until(&self, limit: Duration, mut enough: impl FnMut(&[Event]) -> bool) -> bool {
-        let deadline = Instant::now() + limit;
+    /// Takes events until `enough` of them is true; false when that does not come at all.
+    pub fn poll_until(&self, mut enough: impl FnMut(&[Event]) -> bool) -> bool {
+        let deadline = Instant::now() + WATCHDOG;
         loop {
             self.poll(Duration::from_millis(20));
             if enough(&self.events.borrow()) {

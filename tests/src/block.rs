@@ -10,6 +10,7 @@ use goblin::elf::Elf;
 use parcagpu_abi::status::{self, Counter, ReadError, State, Status};
 
 use crate::notes;
+use crate::program::WATCHDOG;
 
 /// Where a process has a library mapped: the difference of addresses in memory and in the file.
 pub fn bias(pid: u32, library: &Path) -> Option<u64> {
@@ -52,23 +53,32 @@ pub fn state(status: &Status) -> State {
     State::from_u32(status.state.load(Ordering::Relaxed)).expect("a state we know")
 }
 
-/// Waits until a process is in a state, and gives how long that took.
+/// Waits until a process is in a state.
 #[track_caller]
-pub fn wait_state(pid: u32, library: &Path, wanted: State, limit: Duration) -> Duration {
-    let began = Instant::now();
+pub fn wait_state(pid: u32, library: &Path, wanted: State) {
+    let deadline = Instant::now() + WATCHDOG;
     loop {
         let status = read(pid, library);
         let now = status.as_deref().map(state);
         if now == Some(wanted) {
-            return began.elapsed();
+            return;
         }
         assert!(
-            began.elapsed() < limit,
-            "process {pid} is {now:?} ({}), not {wanted:?}, after {limit:?}",
+            Instant::now() < deadline,
+            "process {pid} is {now:?} ({}), not {wanted:?}",
             status.map(|s| s.reason.load()).unwrap_or_default()
         );
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// The same for what is so from now on: gives the looks of our thread that it took, beside the one that may be
+/// under way now.
+#[track_caller]
+pub fn looks_until(pid: u32, library: &Path, wanted: State) -> u64 {
+    let before = counter(pid, library, Counter::Looks);
+    wait_state(pid, library, wanted);
+    counter(pid, library, Counter::LookOfState).saturating_sub(before)
 }
 
 /// A counter of a process.
@@ -101,7 +111,7 @@ pub fn wait_semaphores(pid: u32, library: &Path, wanted: u16) {
 /// Waits until every semaphore is as `good` says.
 #[track_caller]
 pub fn wait_semaphores_that(pid: u32, library: &Path, what: &str, good: impl Fn(u16) -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + WATCHDOG;
     loop {
         let now = semaphores(pid, library);
         if now.iter().all(|(_, value)| good(*value)) {
@@ -115,16 +125,21 @@ pub fn wait_semaphores_that(pid: u32, library: &Path, what: &str, good: impl Fn(
     }
 }
 
-/// Waits until our thread in a process has looked at consumers twice, from now: ten times a second it wakes up for
-/// that. What it sleeps for otherwise is shorter than the time this takes at least.
+/// Waits until our thread in a process has looked at consumers twice, from begin to end and from now.
 #[track_caller]
-pub fn wait_looks(pid: u32) {
-    const TWO: Duration = Duration::from_millis(250);
-    let began = Instant::now();
-    let before = sleeps(pid);
-    while began.elapsed() < TWO || sleeps(pid) < before + 3 {
+pub fn wait_looks(pid: u32, library: &Path) {
+    wait_more_looks(pid, library, 2);
+}
+
+/// The same for any number of looks: there are ten in a second at most.
+#[track_caller]
+pub fn wait_more_looks(pid: u32, library: &Path, looks: u64) {
+    let deadline = Instant::now() + WATCHDOG;
+    // One may be under way, and the begin of another one is the end of the last one.
+    let enough = counter(pid, library, Counter::Looks) + looks + 1;
+    while counter(pid, library, Counter::Looks) < enough {
         assert!(
-            began.elapsed() < Duration::from_secs(10),
+            Instant::now() < deadline,
             "our thread in {pid} does not look any more"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -134,9 +149,9 @@ pub fn wait_looks(pid: u32) {
 /// Waits until our thread has delivered what CUPTI had of a process that launches no more, and counted it.
 #[track_caller]
 pub fn wait_delivered(pid: u32, library: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + WATCHDOG;
     // A launch that was counted and has no buffer yet gets one before that.
-    wait_looks(pid);
+    wait_looks(pid, library);
     loop {
         let status = read(pid, library).expect("the process maps the library");
         let returned = status.get(Counter::BuffersReturned);
@@ -150,22 +165,6 @@ pub fn wait_delivered(pid: u32, library: &Path) {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// How often our thread in a process went to sleep.
-#[track_caller]
-fn sleeps(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
-    let status = tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
-        .find(|status| status.starts_with("Name:\tparcagpu\n"))
-        .expect("our thread is there");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok())
-        .expect("a number")
 }
 
 /// Names of the threads of a process.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::agent::{Agent, Options};
+use crate::block;
 use crate::lab::{Lab, Mode};
 use crate::mock_log::{self, Call};
 use crate::program::{Ended, Program};
@@ -39,9 +40,30 @@ pub fn run(
     limit: Duration,
     more: impl FnOnce(Program) -> Program,
 ) -> Run {
+    run_at_gates(lab, mode, words, 0, limit, more)
+}
+
+/// The same of words with so many gates, at each of which our thread looks at what there is.
+#[track_caller]
+fn run_at_gates(
+    lab: &Lab,
+    mode: Mode,
+    words: &str,
+    gates: usize,
+    limit: Duration,
+    more: impl FnOnce(Program) -> Program,
+) -> Run {
     let log = lab.file(&format!("calls.{mode:?}"));
     let _ = std::fs::remove_file(&log);
-    let ended = more(lab.host(mode, words).env("MOCK_LOG", &log)).run(limit);
+    let mut host = more(lab.host(mode, words).env("MOCK_LOG", &log)).start();
+    for gate in 1..=gates {
+        host.wait_gate(gate);
+        if mode != Mode::Bare {
+            block::wait_looks(host.pid(), &lab.library());
+        }
+        host.open_gate(gate);
+    }
+    let ended = host.wait(limit);
     Run {
         ended,
         calls: mock_log::read(&log),
@@ -112,9 +134,21 @@ pub fn transparent(
     limit: Duration,
     more: impl Fn(Program) -> Program,
 ) -> [Run; 2] {
-    let bare = run(lab, Mode::Bare, words, limit, &more);
+    transparent_at_gates(lab, words, 0, limit, more)
+}
+
+/// The same of words with so many gates, at each of which our thread looks at what there is.
+#[track_caller]
+pub fn transparent_at_gates(
+    lab: &Lab,
+    words: &str,
+    gates: usize,
+    limit: Duration,
+    more: impl Fn(Program) -> Program,
+) -> [Run; 2] {
+    let bare = run_at_gates(lab, Mode::Bare, words, gates, limit, &more);
     [Mode::Preload, Mode::Injection].map(|mode| {
-        let with = run(lab, mode, words, limit, &more);
+        let with = run_at_gates(lab, mode, words, gates, limit, &more);
         same(&bare, &with);
         with
     })
@@ -122,8 +156,8 @@ pub fn transparent(
 
 /// What a run without waits of its own may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The library may not hold a program up for longer.
-const LATER: Duration = Duration::from_secs(1);
+/// A library that holds a program up for longer hangs in it. (What it costs: `scripts/bench --latency`.)
+const LATER: Duration = Duration::from_secs(20);
 
 /// Bare, then in both modes under a consumer: exit status, stdout and stderr are the same. Gives the
 /// runs with the library.

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use parcagpu_abi::status::State;
+
 use crate::agent::{Agent, Event, Kind, Options};
 use crate::artefacts;
+use crate::block;
 use crate::compare::{self, Run};
 use crate::lab::{Lab, Mode};
 use crate::mock_log::{self, Call};
@@ -67,7 +70,11 @@ pub struct Case<'a> {
     mode: Mode,
     driver: PathBuf,
     logged: bool,
+    at_gates: Vec<AtGate<'a>>,
 }
+
+/// What happens while the program with the library, of this process id, stands at a gate.
+type AtGate<'a> = Box<dyn Fn(u32) + Sync + 'a>;
 
 /// The two runs, and what a consumer saw of the second one.
 pub struct Seen {
@@ -91,6 +98,7 @@ impl<'a> Case<'a> {
             mode: Mode::Preload,
             driver: artefacts::sim(),
             logged: true,
+            at_gates: Vec::new(),
         };
         case.with("PARCAGPU_HOOK_ENGINE", engine())
             .with("PARCAGPU_RATE_LIMIT", "1e9")
@@ -129,6 +137,22 @@ impl<'a> Case<'a> {
     /// Where the loader looks for the driver.
     pub fn driver(mut self, folder: impl Into<PathBuf>) -> Self {
         self.driver = folder.into();
+        self
+    }
+
+    /// What happens at the program's next gate, if that is the run with the library; then it goes on.
+    pub fn at_gate(mut self, act: impl Fn(u32) + Sync + 'a) -> Self {
+        self.at_gates.push(Box::new(act));
+        self
+    }
+
+    /// At the next gates the library comes back to CUPTI.
+    pub fn back_at_gates(mut self, gates: usize) -> Self {
+        let library = self.lab.library();
+        for _ in 0..gates {
+            let library = library.clone();
+            self = self.at_gate(move |pid| block::wait_state(pid, &library, State::Active));
+        }
         self
     }
 
@@ -181,7 +205,15 @@ impl<'a> Case<'a> {
     #[track_caller]
     fn one(&self, mode: Mode) -> Run {
         let _ = fs::remove_file(self.log(mode));
-        let ended = self.build(mode).run(LIMIT);
+        let mut host = self.build(mode).start();
+        for (gate, act) in (1..).zip(&self.at_gates) {
+            host.wait_gate(gate);
+            if mode != Mode::Bare {
+                act(host.pid());
+            }
+            host.open_gate(gate);
+        }
+        let ended = host.wait(LIMIT);
         let calls = mock_log::read(&self.log(mode));
         Run { ended, calls }
     }

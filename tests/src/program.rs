@@ -1,5 +1,6 @@
 //! Running programs: output into files, a watchdog, and stacks of what hangs.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -235,17 +236,13 @@ impl Running {
     #[track_caller]
     pub fn wait_for_events(&mut self) {
         let deadline = Instant::now() + WATCHDOG;
-        let calls = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait].map(|call| format!("{call} "));
-        loop {
-            let now = read(Path::new(&format!("/proc/{}/syscall", self.pid())));
-            if calls.iter().any(|call| now.starts_with(call)) {
-                return;
-            }
+        while !waits_for_events(self.pid()) {
             assert!(
                 self.runs() && Instant::now() < deadline,
-                "{} does not wait for events, but is in {now}; stderr: {}",
+                "{} does not wait for events; stderr: {}\n{}",
                 self.name,
-                self.stderr()
+                self.stderr(),
+                stacks(self.pid())
             );
             std::thread::sleep(LOOK);
         }
@@ -295,17 +292,23 @@ impl Running {
         unsafe { libc::kill(self.child.id().cast_signed(), signal) };
     }
 
-    /// Ends a consumer by SIGINT. bpftrace 0.17 forgets one that comes while it prints, and dies of one
-    /// that comes while it ends: it gets another as long as it still handles the signal itself.
+    /// Ends a consumer by SIGINT. bpftrace 0.17 forgets one that comes while it prints, and then needs another;
+    /// one that comes while it ends has it throw away what it has not printed yet. It ends when it has waited
+    /// for events once and none was left, and so has forgotten the signal when it waits again and again.
     #[track_caller]
     pub fn interrupt(self, limit: Duration) -> Ended {
+        const AGAIN: usize = 4;
         let pid = self.child.id();
         let forgetful = self.name == "bpftrace";
         self.signal(libc::SIGINT);
-        let mut next = Instant::now() + Duration::from_millis(500);
+        let mut waits = BTreeSet::new();
         self.wait_with(limit, || {
-            if forgetful && Instant::now() >= next && catches_interrupt(pid) {
-                next += Duration::from_millis(500);
+            let sleeps = voluntary_sleeps(pid);
+            if forgetful && waits_for_events(pid) && sleeps == voluntary_sleeps(pid) {
+                waits.insert(sleeps);
+            }
+            if waits.len() >= AGAIN && catches_interrupt(pid) {
+                waits.clear();
                 // SAFETY: the child was not waited for, so the number is its own.
                 unsafe { libc::kill(pid.cast_signed(), libc::SIGINT) };
             }
@@ -360,6 +363,24 @@ impl Drop for Running {
 /// A file's text; what a program writes may be cut in a character.
 fn read(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Whether the first thread of a process waits in `epoll_wait`.
+fn waits_for_events(pid: u32) -> bool {
+    let now = read(Path::new(&format!("/proc/{pid}/syscall")));
+    [libc::SYS_epoll_wait, libc::SYS_epoll_pwait]
+        .iter()
+        .any(|call| now.starts_with(&format!("{call} ")))
+}
+
+/// How often the first thread of a process went to sleep.
+fn voluntary_sleeps(pid: u32) -> u64 {
+    let status = read(Path::new(&format!("/proc/{pid}/status")));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Whether a process has a handler for SIGINT.

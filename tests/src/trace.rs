@@ -1,12 +1,12 @@
 //! `parcagpu trace --json` as a consumer.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::artefacts;
 use crate::lab::Lab;
-use crate::program::{Program, Running};
+use crate::program::{Program, Running, WATCHDOG};
 
 /// An attached consumer.
 pub struct Trace {
@@ -50,6 +50,24 @@ impl Trace {
         let text = self.running.stdout();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         parse(whole)
+    }
+
+    /// Waits until what it printed is enough.
+    #[track_caller]
+    pub fn until(&self, what: &str, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            let events = self.so_far();
+            if enough(&events) {
+                return events;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{what}: not among {} events",
+                events.len()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends it by SIGINT; it prints what is left.

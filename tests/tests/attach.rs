@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parcagpu_abi::probe::{ALL, CUDA_CORRELATION};
 use parcagpu_tests::agent::Agent;
-use parcagpu_tests::block::{wait_semaphores, wait_semaphores_that};
+use parcagpu_tests::block::{wait_delivered, wait_semaphores, wait_semaphores_that};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::{Program, Running};
@@ -146,13 +146,16 @@ fn bpftrace_view() {
         .start();
     view.wait_stdout("listening");
     view.wait_for_events();
-    let words = "kernel viewed_kernel init launch 10 graph 3 replay 1 sync sleep 1200";
-    let host = lab
+    let words = "kernel viewed_kernel init launch 10 graph 3 replay 1 sync gate";
+    let mut host = lab
         .host(Mode::Preload, words)
         .env("PARCAGPU_RATE_LIMIT", "1e9")
         .env("PARCAGPU_NONSENSE", "1")
         .start();
     let pid = host.pid();
+    host.wait_gate(1);
+    wait_delivered(pid, &lab.library());
+    host.open_gate(1);
     host.wait(SHORT).ok();
     let ended = view.interrupt(SHORT).ok();
     let lines_with = |text: &str| {

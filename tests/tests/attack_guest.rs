@@ -13,8 +13,8 @@ fn buffers_of_a_quiet_tool_come_back_to_it() {
     let lab = lab();
     let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
     let words = "init load libcupti.so.13 subscribe register on launch 10 sync off \
-                 sleep 4000 flush 1 report unsubscribe";
-    let seen = Case::new(&lab, tool, words).check();
+                 gate flush 1 report unsubscribe";
+    let seen = Case::new(&lab, tool, words).back_at_gates(1).check();
     let stdout = &seen.with.ended.stdout;
     assert!(stdout.contains("records 10 foreign 0"), "{stdout}");
 }

@@ -71,18 +71,18 @@ fn graphs_while_consumers_come_and_go() {
     );
     for turn in 0..20 {
         let consumer = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
-        wait_state(host.pid(), &lab.library(), State::Active, SHORT);
+        wait_state(host.pid(), &lab.library(), State::Active);
         let until = Instant::now() + stay;
         let graphs = |e: &[parcagpu_tests::agent::Event]| {
             e.iter().any(|e| e.kind == Kind::Record && e.graph != 0)
         };
         assert!(
-            consumer.poll_until(SHORT, |e| graphs(e) && Instant::now() > until),
+            consumer.poll_until(|e| graphs(e) && Instant::now() > until),
             "turn {turn}"
         );
         assert_eq!(consumer.errors().len(), 0, "{:?}", consumer.errors());
         drop(consumer);
-        wait_state(host.pid(), &lab.library(), State::Dormant, SHORT);
+        wait_state(host.pid(), &lab.library(), State::Dormant);
         std::thread::sleep(away);
         assert!(host.runs(), "turn {turn}: {}", host.stderr());
     }

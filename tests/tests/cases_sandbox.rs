@@ -59,7 +59,7 @@ fn dormant_in_a_sandbox() {
         for gate in 1..=4 {
             host.open_gate(gate);
             if gate == 2 && mode != Mode::Bare {
-                wait_looks(host.pid());
+                wait_looks(host.pid(), &lab.library());
             }
         }
         finish(host, mode);
@@ -78,7 +78,7 @@ fn active_in_a_sandbox() {
         let mut host = start(&lab, mode);
         let (pid, library) = (host.pid(), lab.library());
         let first = Consumer::new(&lab);
-        wait_state(pid, &library, State::Active, SHORT);
+        wait_state(pid, &library, State::Active);
         host.open_gate(1);
         host.wait_gate(2);
         host.open_gate(2);
@@ -86,9 +86,9 @@ fn active_in_a_sandbox() {
         flushed(&first);
         let told = first.end();
         assert!(told.launches().len() > 10, "{mode:?}");
-        wait_state(pid, &library, State::Dormant, SHORT);
+        wait_state(pid, &library, State::Dormant);
         let second = Consumer::new(&lab);
-        wait_state(pid, &library, State::Active, SHORT);
+        wait_state(pid, &library, State::Active);
         host.open_gate(3);
         host.wait_gate(4);
         flushed(&second);

@@ -8,6 +8,7 @@ use parcagpu_tests::block;
 use parcagpu_tests::hosts::{Case, Consumer, compile, lab};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
+use parcagpu_tests::program::WATCHDOG;
 use parcagpu_tests::together::at_once;
 
 const LOAD: &str = "init launch 10 load libcupti.so.13";
@@ -40,16 +41,28 @@ fn traces_under_load() {
         let lab = lab();
         let tool = tool(&lab);
         let words = format!(
-            "{LOAD} thread until 8 launch 1 sleep 1 end end thread until 8 launch 1 sleep 1 end end \
-             repeat 3 sleep 100 subscribe register on sleep 100 flush 0 off flush 1 report unsubscribe sleep 2300 end \
-             join sync say done"
+            "{LOAD} thread until 3600 launch 1 sleep 1 end end thread until 3600 launch 1 sleep 1 end end \
+             gate repeat 3 sleep 100 subscribe register on sleep 100 flush 0 off flush 1 report unsubscribe gate end \
+             stop join sync say done"
         );
         let case = Case::new(&lab, &tool, &words)
             .unlogged()
             .env("MOCK_CUPTI_LOCK", lock)
             .with("PARCAGPU_RATE_LIMIT", rate);
         let consumer = Consumer::new(&lab);
-        let host = case.build(Mode::Preload).start();
+        let mut host = case.build(Mode::Preload).start();
+        for gate in 1..=4 {
+            // Again after each trace.
+            block::wait_state(host.pid(), &lab.library(), State::Active);
+            while consumer.so_far().records().len() < 20 * gate {
+                assert!(host.runs(), "{}", host.stderr());
+                consumer.poll();
+            }
+            host.open_gate(gate);
+            if gate < 4 {
+                host.wait_gate(gate + 1);
+            }
+        }
         let ended = host.wait_with(SHORT, || consumer.poll()).ok();
         assert_eq!(ended.stderr, "");
         let reports = reports(&ended.stdout);
@@ -74,9 +87,10 @@ fn handed_over_beside_a_long_kernel() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} subscribe register on launch 2 sync flush 0 report off unsubscribe sleep 2500 launch 2 sync"
+        "{LOAD} subscribe register on launch 2 sync flush 0 report off unsubscribe gate launch 2 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words)
+        .back_at_gates(1)
         .env("MOCK_CUDA_KERNEL_NS", "100000000")
         .check();
     assert_eq!(reports(&seen.with.ended.stdout), [(2, 0)]);
@@ -93,9 +107,9 @@ fn second_version_of_subscribe() {
     let lab = lab();
     let words = format!(
         "{LOAD} subscribe2 register resource 1 on launch 50 sync flush 0 off report sleep 2500 launch 7 sync \
-         on launch 5 sync flush 0 off report unsubscribe sleep 2500 launch 20 sync"
+         on launch 5 sync flush 0 off report unsubscribe gate launch 20 sync"
     );
-    let seen = Case::new(&lab, tool(&lab), &words).check();
+    let seen = Case::new(&lab, tool(&lab), &words).back_at_gates(1).check();
     let reports = reports(&seen.with.ended.stdout);
     assert_eq!(reports, [(50, 0), (5, 0)]);
     seen.launches(30).one_error("CUPTI is held by");
@@ -117,19 +131,19 @@ fn consumers_of_a_guest() {
     let (pid, library) = (host.pid(), lab.library());
     host.wait_gate(1);
     let guest = Consumer::new(&lab);
-    block::wait_state(pid, &library, State::Active, SHORT);
+    block::wait_state(pid, &library, State::Active);
     host.open_gate(1);
     host.wait_gate(2);
     let told = guest.end();
     assert_eq!(told.launches().len(), 20);
-    block::wait_state(pid, &library, State::Dormant, SHORT);
+    block::wait_state(pid, &library, State::Dormant);
     host.open_gate(2);
     host.wait_gate(3);
     let second = Consumer::new(&lab);
-    block::wait_state(pid, &library, State::Active, SHORT);
+    block::wait_state(pid, &library, State::Active);
     host.open_gate(3);
     host.wait_gate(4);
-    let deadline = Instant::now() + SHORT;
+    let deadline = Instant::now() + WATCHDOG;
     while second.so_far().records().len() < 5 && Instant::now() < deadline {
         second.poll();
     }
@@ -160,10 +174,10 @@ fn ends_of_a_guest() {
         let lab = lab();
         let tool = tool(&lab);
         let words = format!(
-            "{LOAD} subscribe register launches 1 on launch 10 sync flush 0 off report sleep 2500 launch 20 \
+            "{LOAD} subscribe register launches 1 on launch 10 sync flush 0 off report gate launch 20 \
              sync report {end}"
         );
-        let case = Case::new(&lab, &tool, &words);
+        let case = Case::new(&lab, &tool, &words).back_at_gates(1);
         let bare = case.bare();
         assert_eq!(bare.ended.code(), status, "{end}");
         let seen = case.check_against(bare);

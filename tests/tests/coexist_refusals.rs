@@ -12,6 +12,7 @@ use parcagpu_tests::hosts::{Case, Consumer, Seen, compile, lab, one_error};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log;
 use parcagpu_tests::need;
+use parcagpu_tests::program::WATCHDOG;
 use parcagpu_tests::together::at_once;
 
 const LOAD: &str = "init launch 10 load libcupti.so.13";
@@ -37,9 +38,10 @@ fn refused_once() {
         return;
     }
     let lab = lab();
-    let words = "init launch 10 sleep 2500 launch 20 sync";
+    let words = "init launch 10 gate launch 20 sync";
     let seen = Case::new(&lab, tool(&lab), words)
         .env("MOCK_FAIL", "cuptiSubscribe=39@1")
+        .back_at_gates(1)
         .check();
     seen.launches(20);
     let errors = seen.events.errors();
@@ -55,17 +57,30 @@ fn refused_for_ever() {
         return;
     }
     let lab = lab();
-    let words = "init launch 1000 sync sleep 5500 launch 10 sync exit 3";
-    let case = Case::new(&lab, tool(&lab), words).env("MOCK_FAIL", "cuptiSubscribe=39");
+    let words = "init launch 1000 sync gate launch 10 sync exit 3";
+    let asked = || {
+        mock_log::count(
+            &mock_log::read(&lab.file("calls.Preload")),
+            "cuptiSubscribe",
+        )
+    };
+    let deadline = Instant::now() + WATCHDOG;
+    let case = Case::new(&lab, tool(&lab), words)
+        .env("MOCK_FAIL", "cuptiSubscribe=39")
+        .at_gate(|_| {
+            while asked() < 3 {
+                assert!(Instant::now() < deadline, "asked {} times", asked());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
     let seen = case.check_against(case.bare());
     assert_eq!(seen.with.ended.code(), 3);
     seen.launches(0);
     let errors = seen.events.errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert_eq!(errors[0].0, 39);
-    // At once, after 1 s and after 2 s more; the next one is due at 7 s.
-    let asked = mock_log::count(&seen.with.calls, "cuptiSubscribe");
-    assert_eq!(asked, 3);
+    // At once, after 1 s and after 2 s more.
+    assert!(seen.with.ended.took >= Duration::from_secs(3));
     assert_eq!(activity_calls(&seen), 0, "{:?}", seen.with.calls.last());
 
     let mut host = Case::new(&lab, lab.file("tool"), "init launch 10 gate")
@@ -73,7 +88,7 @@ fn refused_for_ever() {
         .build(Mode::Preload)
         .start();
     let consumer = Consumer::new(&lab);
-    block::wait_state(host.pid(), &lab.library(), State::Yielded, SHORT);
+    block::wait_state(host.pid(), &lab.library(), State::Yielded);
     let status = block::read(host.pid(), &lab.library()).unwrap();
     assert!(
         status.reason.load().contains("CUPTI"),
@@ -95,9 +110,10 @@ fn held_where_no_hook_sees_it() {
     }
     let lab = lab();
     let words = "load libcupti.so.13 subscribe register on init launch 50 sync flush 0 report off unsubscribe \
-                 sleep 4000 launch 5 sync";
+                 gate launch 5 sync";
     let seen = Case::new(&lab, tool(&lab), words)
         .with("PARCAGPU_HOOK_ENGINE", "none")
+        .back_at_gates(1)
         .check();
     let stdout = &seen.with.ended.stdout;
     assert!(stdout.contains("records 50 foreign 0"), "{stdout}");
@@ -140,7 +156,7 @@ fn subscribed_at_import() {
         .build(Mode::Preload)
         .start();
     let consumer = Consumer::new(&lab);
-    block::wait_state(host.pid(), &lab.library(), State::Yielded, SHORT);
+    block::wait_state(host.pid(), &lab.library(), State::Yielded);
     let holder = block::read(host.pid(), &lab.library())
         .unwrap()
         .cupti_holder
@@ -180,7 +196,7 @@ fn never_yield() {
     assert_eq!(block::state(&status), State::Active);
     let told = consumer.end();
     assert_eq!(told.launches().len(), 60);
-    block::wait_state(host.pid(), &lab.library(), State::Dormant, SHORT);
+    block::wait_state(host.pid(), &lab.library(), State::Dormant);
     host.open_gate(1);
     let ended = host.wait(SHORT).ok();
     assert!(
@@ -207,9 +223,10 @@ fn re_entrant() {
         let lab = lab();
         let words = format!(
             "{LOAD} subscribe register launches 1 on launch 5 inside {what} launch 5 launches 1 launch 5 \
-             sync flush 0 off report unsubscribe sleep 2500 launch 5 sync"
+             sync flush 0 off report unsubscribe gate launch 5 sync"
         );
         let seen = Case::new(&lab, tool(&lab), &words)
+            .back_at_gates(1)
             .env("MOCK_CUPTI_LOCK", lock)
             .env("MOCK_CUPTI_STRICT", "1")
             .check();
@@ -229,10 +246,11 @@ fn traced_from_a_callback() {
     }
     let lab = lab();
     let words = format!(
-        "{LOAD} subscribe register launches 1 on launch 5 sync flush 0 off report sleep 2500 launch 3 inside 3 \
-         launch 20 sync flush 0 off report unsubscribe sleep 2500 launch 5 sync"
+        "{LOAD} subscribe register launches 1 on launch 5 sync flush 0 off report gate launch 3 inside 3 \
+         launch 20 sync flush 0 off report unsubscribe gate launch 5 sync"
     );
     let seen = Case::new(&lab, tool(&lab), &words)
+        .back_at_gates(2)
         .env("MOCK_CUPTI_STRICT", "1")
         .check();
     let stdout = &seen.with.ended.stdout;
@@ -253,8 +271,8 @@ fn finalized_by_the_program() {
     ];
     at_once(own, |own| {
         let lab = lab();
-        let words = format!("{LOAD} {own} sleep 2500 launch 5 sync say done exit 4");
-        let case = Case::new(&lab, tool(&lab), &words);
+        let words = format!("{LOAD} {own} gate launch 5 sync say done exit 4");
+        let case = Case::new(&lab, tool(&lab), &words).back_at_gates(1);
         let bare = case.bare();
         assert_eq!(bare.ended.code(), 4, "{}", bare.ended.stderr);
         let seen = case.check_against(bare);
@@ -263,7 +281,7 @@ fn finalized_by_the_program() {
     });
 }
 
-/// Ends while the tool holds CUPTI: the status is the program's, and it is quick.
+/// Ends while the tool holds CUPTI: the status is the program's, and nothing waits for us.
 #[test]
 fn ends_while_yielded() {
     if !need::bpf("ends_while_yielded") {
@@ -279,7 +297,7 @@ fn ends_while_yielded() {
         let took = bare.ended.took;
         let seen = case.check_against(bare);
         assert!(
-            seen.with.ended.took < took + Duration::from_secs(2),
+            seen.with.ended.took < took + SHORT,
             "{:?}",
             seen.with.ended.took
         );
@@ -296,9 +314,9 @@ fn forks_while_yielded() {
     let lab = lab();
     let words = format!(
         "{LOAD} subscribe register on launch 5 fork say child sleep 300 exit 5 end launch 5 sync flush 0 report off \
-         fork say quiet end unsubscribe sleep 2500 launch 5 sync"
+         fork say quiet end unsubscribe gate launch 5 sync"
     );
-    let seen = Case::new(&lab, tool(&lab), &words).check();
+    let seen = Case::new(&lab, tool(&lab), &words).back_at_gates(1).check();
     let stdout = &seen.with.ended.stdout;
     assert!(stdout.contains("child exited 5"), "{stdout}");
     assert!(stdout.contains("records 10 foreign 0"), "{stdout}");

@@ -37,9 +37,9 @@ fn odd_modules() {
         let (pid, library) = (host.pid(), lab.library());
         host.wait_gate(1);
         let trace = Trace::attach(&lab, &[pid]);
-        block::wait_state(pid, &library, State::Active, SHORT);
+        block::wait_state(pid, &library, State::Active);
         // Modules are seen from the first look on after that.
-        block::wait_looks(pid);
+        block::wait_looks(pid, &library);
         host.open_gate(1);
         host.wait_gate(2);
         let loaded = |count: usize| {

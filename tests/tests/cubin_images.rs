@@ -268,9 +268,9 @@ impl Loading {
         let pid = program.pid();
         let trace = Trace::attach(lab, &[pid]);
         let state = if hold { State::Yielded } else { State::Active };
-        block::wait_state(pid, &lab.library(), state, SHORT);
+        block::wait_state(pid, &lab.library(), state);
         // Where modules are seen is put in at the first look after that.
-        block::wait_looks(pid);
+        block::wait_looks(pid, &lab.library());
         Self {
             program,
             library: lab.library(),

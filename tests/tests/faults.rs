@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
-use parcagpu_tests::block::wait_state;
+use parcagpu_tests::block::{self, wait_state};
 use parcagpu_tests::compare;
 use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::need;
-use parcagpu_tests::program::Program;
+use parcagpu_tests::program::{Program, WATCHDOG};
 use parcagpu_tests::trace::Trace;
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -187,8 +187,13 @@ fn failing_calls() {
         } else {
             code
         };
-        assert_one(&faulty.errors, told, &[function]);
-        let (_, component, message) = faulty.errors.first().unwrap();
+        // What CUPTI keeps for want of a flush is missing at the end, which is told as well.
+        let (at_end, errors): (BTreeSet<Told>, _) =
+            faulty.errors.into_iter().partition(|e| e.1 == "exit");
+        let kept = usize::from(function == "cuptiActivityFlushAll");
+        assert_eq!(at_end.len(), kept, "{function}: {at_end:?}");
+        assert_one(&errors, told, &[function]);
+        let (_, component, message) = errors.first().unwrap();
         assert_eq!(component, "cupti");
         if function != "cuptiActivityEnable" {
             assert!(message.contains(name), "{message}");
@@ -208,28 +213,29 @@ fn failing_unsubscribe() {
     }
     let lab = Lab::new();
     let mut host = lab
-        .host(Mode::Preload, "init say up spaced 200 6 sync count exit 9")
+        .host(
+            Mode::Preload,
+            "init thread spaced 200 3600 end gate stop join sync count exit 9",
+        )
         .env("MOCK_FAIL", "cuptiUnsubscribe=999")
         .start();
-    host.wait_stdout("up");
+    host.wait_gate(1);
     let first = agent(&lab);
-    wait_state(host.pid(), &lab.library(), State::Active, SECOND);
+    wait_state(host.pid(), &lab.library(), State::Active);
     drop(first);
-    wait_state(host.pid(), &lab.library(), State::Dormant, SECOND);
+    wait_state(host.pid(), &lab.library(), State::Dormant);
     let second = agent(&lab);
-    second.poll_until(SECOND * 2, |_| false);
+    second.poll_until(|e| e.iter().any(|e| e.kind == Kind::Error));
+    block::wait_looks(host.pid(), &lab.library());
     let told = second.errors();
     let unsubscribe = told
         .iter()
         .filter(|t| t.0 == 999 && t.2.contains("cuptiUnsubscribe"));
     assert_eq!(unsubscribe.count(), 1, "{told:?}");
+    host.open_gate(1);
     let ended = host.wait(SHORT);
     assert_eq!(ended.code(), 9);
-    assert!(
-        ended.stdout.ends_with("launched 1200 replayed 0\n"),
-        "{}",
-        ended.stdout
-    );
+    assert!(ended.stdout.ends_with(" replayed 0\n"), "{}", ended.stdout);
 }
 
 /// Callbacks that cannot be switched on: told, and nothing is sampled that would be without a record.
@@ -261,7 +267,7 @@ fn calls_that_must_not_meet() {
     }
     let lab = Lab::new();
     let log = lab.file("calls");
-    let words = "modules 3 init say up thread spaced 400 5 end thread spaced 400 5 end join sync";
+    let words = "modules 3 init say up thread spaced 400 3600 end thread spaced 400 3600 end gate stop join sync";
     let mut host = lab
         .host(Mode::Preload, words)
         .env("MOCK_CUPTI_STRICT", "1")
@@ -274,17 +280,32 @@ fn calls_that_must_not_meet() {
         .start();
     host.wait_stdout("up");
     let trace = Trace::attach(&lab, &[host.pid()]);
+    trace.until("launches and modules", |events| {
+        let of = |probe: &str| events.iter().filter(|e| e["probe"] == probe).count();
+        of("cuda_correlation") > 200 && of("cubin_loaded") >= 3
+    });
+    let switched = || -> Vec<bool> {
+        let calls = mock_log::read(&log);
+        let profiled = calls
+            .iter()
+            .filter(|c| c.name == "cuptiEnableCallback" && c.arguments.ends_with(" 3 8"));
+        profiled.map(|c| c.arguments.starts_with('1')).collect()
+    };
+    let deadline = Instant::now() + WATCHDOG;
+    while switched().len() < 3 {
+        assert!(Instant::now() < deadline, "{:?}", switched());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    host.open_gate(1);
     host.wait(SHORT).ok();
     let events = trace.end();
-    assert!(events.launches().len() > 200, "{}", events.launches().len());
     assert_eq!(events.of("cubin_loaded").count(), 3);
     assert_eq!(events.errors(), []);
-    let calls = mock_log::read(&log);
-    let profiled = calls
-        .iter()
-        .filter(|c| c.name == "cuptiEnableCallback" && c.arguments.ends_with(" 3 8"));
-    let switched: Vec<bool> = profiled.map(|c| c.arguments.starts_with('1')).collect();
-    assert!(switched.starts_with(&[true, false, true]), "{switched:?}");
+    assert!(
+        switched().starts_with(&[true, false, true]),
+        "{:?}",
+        switched()
+    );
 }
 
 /// Somebody else is CUPTI's subscriber: nothing of activity is called, the state says so, and CUPTI is
@@ -297,8 +318,12 @@ fn cupti_taken() {
     let lab = Lab::new();
     let consumer = agent(&lab);
     let log = lab.file("calls");
+    let began = Instant::now();
     let mut host = lab
-        .host(Mode::Preload, "init say up spaced 200 9 sync")
+        .host(
+            Mode::Preload,
+            "init say up thread spaced 200 3600 end gate stop join sync",
+        )
         .env("MOCK_LOG", &log)
         .env(
             "MOCK_FAIL",
@@ -307,28 +332,30 @@ fn cupti_taken() {
         .start();
     host.wait_stdout("up");
     let pid = host.pid();
-    wait_state(pid, &lab.library(), State::Yielded, SECOND);
-    std::thread::sleep(Duration::from_millis(2500));
+    wait_state(pid, &lab.library(), State::Yielded);
+    assert!(consumer.poll_until(|e| e.iter().any(|e| e.kind == Kind::Error)));
+    assert_one(&consumer.errors(), 39, &["MULTIPLE_SUBSCRIBERS"]);
+    wait_state(pid, &lab.library(), State::Active);
+    // At 0, 1, 3 and 7 seconds.
+    let waited = began.elapsed();
+    assert!(waited >= SECOND * 7, "all in {waited:?}");
     let calls = mock_log::read(&log);
-    let asked = count(&calls, "cuptiSubscribe");
-    assert!((2..=3).contains(&asked), "asked {asked} times in 2.5 s");
-    let others: BTreeSet<&str> = calls
+    assert_eq!(count(&calls, "cuptiSubscribe"), 4);
+    let refused = calls
         .iter()
+        .take_while(|c| c.name != "cuptiSubscribe" || c.result != 0);
+    let others: BTreeSet<&str> = refused
         .filter(|c| c.is_cupti() && c.name.contains("Activity"))
         .map(|c| c.name.as_str())
         .collect();
     assert!(others.is_empty(), "{others:?}");
-    assert!(consumer.of(Kind::Correlation).is_empty());
-    assert_one(&consumer.errors(), 39, &["MULTIPLE_SUBSCRIBERS"]);
-    // At 0, 1, 3 and 7 seconds.
-    wait_state(pid, &lab.library(), State::Active, Duration::from_secs(6));
-    assert_eq!(count(&mock_log::read(&log), "cuptiSubscribe"), 4);
-    assert!(consumer.poll_until(SECOND * 2, |e| e.iter().any(|e| e.kind == Kind::Record)));
+    assert!(consumer.poll_until(|e| e.iter().any(|e| e.kind == Kind::Record)));
+    host.open_gate(1);
     host.wait(SHORT).ok();
     assert_one(&consumer.errors(), 39, &[]);
 }
 
-/// Every call succeeds and no record comes: that is told within ten seconds.
+/// Every call succeeds and no record comes: that is told.
 #[test]
 fn silence() {
     if !need::bpf("silence") {
@@ -336,13 +363,15 @@ fn silence() {
     }
     let lab = Lab::new();
     let consumer = agent(&lab);
-    let host = lab
-        .host(Mode::Preload, "init spaced 100 11 sync")
+    let mut host = lab
+        .host(
+            Mode::Preload,
+            "init thread spaced 100 3600 end gate stop join sync",
+        )
         .env("MOCK_CUPTI_RECORDS", "none")
         .start();
-    let began = Instant::now();
-    let told = consumer.poll_until(SHORT, |e| e.iter().any(|e| e.kind == Kind::Error));
-    assert!(told, "after {:?}", began.elapsed());
+    assert!(consumer.poll_until(|e| e.iter().any(|e| e.kind == Kind::Error)));
+    host.open_gate(1);
     host.wait(SHORT).ok();
     assert_one(&consumer.errors(), 0, &["no kernel record"]);
     assert!(!consumer.of(Kind::Correlation).is_empty());
@@ -369,7 +398,7 @@ fn one_lock_in_cupti() {
     let (until, mut turns) = (Instant::now() + SECOND * full::pick(5, 60), 0);
     while turns < 4 || Instant::now() < until {
         let consumer = agent(&lab);
-        let sees = consumer.poll_until(SHORT, |e| e.iter().any(|e| e.kind == Kind::Record));
+        let sees = consumer.poll_until(|e| e.iter().any(|e| e.kind == Kind::Record));
         assert!(
             sees,
             "turn {turns}: {}",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nvtx_common::{INJECTION, SHORT, at_first_gate, attach, injected, names, program, ready, said};
 use parcagpu_tests::block::{threads, wait_semaphores};
 use parcagpu_tests::lab::Lab;
-use parcagpu_tests::program::Running;
+use parcagpu_tests::program::{Running, WATCHDOG};
 use serde_json::Value;
 
 fn ours(running: &Running) -> usize {
@@ -20,13 +20,12 @@ fn ours(running: &Running) -> usize {
 }
 
 #[track_caller]
-fn within(limit: Duration, what: &str, holds: impl Fn() -> bool) -> Duration {
-    let began = Instant::now();
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + WATCHDOG;
     while !holds() {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    began.elapsed()
 }
 
 #[test]
@@ -48,7 +47,7 @@ fn without_cuda_our_thread_lives_while_somebody_listens() {
     assert_eq!(ours(&running), 0, "no event has seen the consumer");
     running.open_gate(1);
     // The program sleeps at its next gate; its batch is flushed all the same, and late names come.
-    within(Duration::from_secs(10), "everything is told", || {
+    until("everything is told", || {
         let events = trace.so_far();
         said(&events).len() == 2 && names(&events).len() == 2
     });
@@ -71,19 +70,14 @@ fn without_cuda_our_thread_lives_while_somebody_listens() {
     assert_eq!(thread.as_deref(), Some("early thread"));
     for event in events.iter().filter(|e| e["probe"] == "nvtx_event_batch") {
         let age = event["time_ns"].as_u64().unwrap() - event["timestamp_ns"].as_u64().unwrap();
-        // The promise is 100 ms; the rest is this machine's.
-        assert!(
-            (90..400).contains(&(age / 1_000_000)),
-            "flushed at an age of {age} ns"
-        );
+        // Not one by one, but when the oldest is 100 ms old.
+        assert!(age >= 90_000_000, "flushed at an age of {age} ns");
     }
 
     trace.end();
     // The kernel takes the consumer's attachments back at its leisure.
     wait_semaphores(running.pid(), &lab.library(), 0);
-    within(Duration::from_secs(1), "our thread is gone", || {
-        ours(&running) == 0
-    });
+    until("our thread is gone", || ours(&running) == 0);
     running.open_gate(2);
     running.wait_gate(3);
     assert_eq!(
@@ -96,11 +90,9 @@ fn without_cuda_our_thread_lives_while_somebody_listens() {
     // And again.
     let trace = attach(&lab);
     running.open_gate(3);
-    within(
-        Duration::from_secs(5),
-        "the second consumer is told",
-        || said(&trace.so_far()).len() == 2,
-    );
+    until("the second consumer is told", || {
+        said(&trace.so_far()).len() == 2
+    });
     assert_eq!(ours(&running), 1);
     drop(running);
     trace.end();
@@ -113,11 +105,10 @@ fn nobody_listens_and_nothing_happens() {
     };
     let lab = Lab::new();
     let storm = program(&lab, &wheels, "storm.c");
-    let quiet = injected(&lab, storm).words("8 1 50 5").start();
-    within(Duration::from_secs(5), "the storm blows", || {
-        threads(quiet.pid()).len() > 4
-    });
+    let quiet = injected(&lab, storm).words("8 3600 50 5").start();
+    until("the storm blows", || threads(quiet.pid()).len() > 4);
     assert_eq!(ours(&quiet), 0);
+    quiet.signal(libc::SIGUSR1);
     quiet.wait(SHORT).ok();
 }
 
@@ -219,7 +210,7 @@ fn consumers_come_and_go_in_a_storm() {
     };
     let lab = Lab::new();
     let storm = program(&lab, &wheels, "storm.c");
-    let mut running = injected(&lab, storm).words("16 12 20000 10").start();
+    let mut running = injected(&lab, storm).words("16 3600 20000 10").start();
     let mut told = 0;
     while told < 5 {
         let trace = attach(&lab);
@@ -227,12 +218,14 @@ fn consumers_come_and_go_in_a_storm() {
         if told % 2 == 0 {
             trace.kill();
         } else {
-            assert!(!said(&trace.end().all).is_empty());
-            assert!(running.runs(), "it was to last longer");
+            trace.until("what the storm says", |events| !said(events).is_empty());
+            trace.end();
+            assert!(running.runs(), "{}", running.stderr());
         }
         told += 1;
     }
-    running.wait(Duration::from_secs(30)).ok();
+    running.signal(libc::SIGUSR1);
+    running.wait(SHORT).ok();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parcagpu_tests::hosts::compile;
 use parcagpu_tests::lab::{Lab, Mode};
-use parcagpu_tests::program::Program;
+use parcagpu_tests::program::{Program, WATCHDOG};
 use parcagpu_tests::trace::Trace;
 use parcagpu_tests::{artefacts, mock_log, need};
 use pc_common::{SHORT, program, refusals, sampled, sound, two_kernels};
@@ -35,7 +35,7 @@ fn consumers_leave_in_a_window() {
     }
     let lab = Lab::new();
     let log = lab.file("calls");
-    let words = "say ready thread flat 7 end thread flat 7 end join sync say over";
+    let words = "say ready thread flat 3600 end thread flat 3600 end gate stop join sync say over";
     // Whoever gets in while sampling is stopped has time for it.
     let mut host = serialized(two_kernels(&lab, words))
         .env("MOCK_CUPTI_PC", "window-us:20000")
@@ -49,7 +49,7 @@ fn consumers_leave_in_a_window() {
     };
     let start = "cuptiPCSamplingStart";
     for _ in 0..2 {
-        let (before, deadline) = (good(start), Instant::now() + SHORT);
+        let (before, deadline) = (good(start), Instant::now() + WATCHDOG);
         let trace = Trace::attach(&lab, &[host.pid()]);
         while good(start) < before + 2 {
             assert!(Instant::now() < deadline, "{} windows", good(start));
@@ -58,6 +58,7 @@ fn consumers_leave_in_a_window() {
         assert_eq!(refusals(&trace.end()), []);
         rest(200);
     }
+    host.open_gate(1);
     let ended = host.wait(SHORT).ok();
     assert!(ended.stdout.contains("over"), "{}", ended.stderr);
     let (starts, stops) = (good(start), good("cuptiPCSamplingStop"));
@@ -71,20 +72,45 @@ fn a_thread_ends_in_its_launch() {
         return;
     }
     let lab = Lab::new();
+    let log = lab.file("calls");
     let trace = pc_common::attach(&lab);
-    let words = "onsignal exit thread launch 1 sleep 300 launch 1 end join sleep 300 launch 400 sync sleep 400 \
-                 launch 100 sync sleep 300 say over";
-    let begun = Instant::now();
-    let ended = serialized(two_kernels(&lab, words))
+    let words = "onsignal exit thread launch 1 launch 1 end join gate thread flat 3600 end gate stop join sync say over";
+    let mut host = serialized(two_kernels(&lab, words))
         .env("MOCK_RAISE", "cuLaunchKernel=10@2")
-        .run(SHORT)
-        .ok();
+        .env("MOCK_LOG", &log)
+        .start();
+    host.wait_gate(1);
+    // A window opens only where nobody is inside a launch, and launches return while it does.
+    let done = |name: &str| {
+        let calls = mock_log::read(&log);
+        let done = calls.iter().filter(|c| c.name == name && c.result == 0);
+        done.count()
+    };
+    let of = || {
+        [
+            "cuptiPCSamplingStart",
+            "cuptiPCSamplingStop",
+            "cuLaunchKernel",
+        ]
+        .map(done)
+    };
+    let before = of();
+    host.open_gate(1);
+    let deadline = Instant::now() + WATCHDOG;
+    while of()
+        .iter()
+        .zip(&before)
+        .any(|(now, before)| *now < before + 3)
+    {
+        assert!(Instant::now() < deadline, "{before:?}, then {:?}", of());
+        rest(20);
+    }
+    host.open_gate(2);
+    let ended = host.wait(SHORT).ok();
     assert!(ended.stdout.contains("over"));
-    let took = begun.elapsed();
     let events = trace.end();
     assert_eq!(refusals(&events), []);
     assert!(!sound(&events).is_empty());
-    assert!(took < Duration::from_millis(2900), "{took:?}");
 }
 
 /// Another thread loads modules meanwhile. Where no hook sees that, nothing is started and stopped.

@@ -239,7 +239,7 @@ fn refused_at_any_call() {
                 .start();
             program.wait_gate(1);
             if mode != Mode::Bare {
-                block::wait_state(program.pid(), &lab.library(), State::Active, SHORT);
+                block::wait_state(program.pid(), &lab.library(), State::Active);
             }
             program.open_gate(1);
             program

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use parcagpu_tests::lab::Lab;
 use parcagpu_tests::program::Program;
-use parcagpu_tests::{mock_log, need};
+use parcagpu_tests::trace::number;
+use parcagpu_tests::{block, mock_log, need};
 use pc_common::{SHORT, program, refusals, sound, two_kernels};
 
 fn serialized(program: Program) -> Program {
@@ -33,13 +34,26 @@ fn announced(name: &str, switch_us: &str) {
     }
     let lab = Lab::new();
     let trace = pc_common::attach(&lab);
-    let words = "thread spaced 50 4 end thread spaced 20 4 end thread flat 4 end join sync";
+    let words = "thread spaced 50 3600 end thread spaced 20 3600 end thread flat 3600 end gate stop join sync";
     // A kernel has to wait for all that is queued: that is not much here.
-    serialized(two_kernels(&lab, words))
+    let mut host = serialized(two_kernels(&lab, words))
         .env("MOCK_CUDA_QUEUE", "4")
         .env("MOCK_CUPTI_SWITCH_US", switch_us)
-        .run(SHORT)
-        .ok();
+        .start();
+    trace.until(
+        "samples of fifty launches, and launches of all threads",
+        |events| {
+            let of = |probe: &str, field: &str| {
+                let of = events.iter().filter(|e| e["probe"] == probe);
+                of.map(|e| number(e, field))
+                    .collect::<BTreeSet<u64>>()
+                    .len()
+            };
+            of("pc_sample_batch", "correlation_id") >= 50 && of("cuda_correlation", "tid") == 3
+        },
+    );
+    host.open_gate(1);
+    host.wait(SHORT).ok();
     let events = trace.end();
     assert_eq!(refusals(&events), []);
     let samples = sound(&events);
@@ -67,18 +81,24 @@ fn a_window_of_many_places() {
     }
     let lab = Lab::new();
     let trace = pc_common::attach(&lab);
-    serialized(two_kernels(&lab, "flat 1 sync sleep 300"))
+    let words = "thread flat 3600 end gate stop join sync";
+    let mut host = serialized(two_kernels(&lab, words))
         .env("MOCK_CUDA_KERNEL_NS", "200000")
         .env("MOCK_CUPTI_PC", "per-ms:2000,pcs:200")
-        .run(SHORT)
-        .ok();
+        .start();
+    // More than CUPTI would keep by itself, in one window at least: what is told of it comes at once. How many
+    // kernels a window has is up to the machine.
+    trace.until("a window of many places", |events| {
+        let samples = events.iter().filter(|e| e["probe"] == "pc_sample_batch");
+        let times: Vec<u64> = samples.map(|e| number(e, "time_ns")).collect();
+        let windows = times.chunk_by(|a, b| b.saturating_sub(*a) < 50_000_000);
+        windows.map(<[_]>::len).max() > Some(1500)
+    });
+    host.open_gate(1);
+    host.wait(SHORT).ok();
     let events = trace.end();
     assert_eq!(refusals(&events), []);
     let samples = sound(&events);
-    // More than CUPTI would keep by itself, in one window at least.
-    let most = samples.chunk_by(|a, b| b.time - a.time < 50_000_000);
-    let most = most.map(<[_]>::len).max();
-    assert!(most > Some(1500), "{most:?}");
     assert!(samples.iter().all(|s| s.id != 0));
 }
 
@@ -94,19 +114,26 @@ fn a_window_ends_without_launches() {
     // Spaced: a burst may fall between a request that is taken back and the next one.
     let mut host = serialized(two_kernels(
         &lab,
-        "sleep 300 spaced 50 1 sync sleep 1500 gate",
+        "thread spaced 50 3600 end gate stop join sync gate",
     ))
     .env("MOCK_LOG", &log)
     .start();
     host.wait_gate(1);
-    let calls = mock_log::read(&log);
     let good = |name: &str| {
+        let calls = mock_log::read(&log);
         let good = calls.iter().filter(|c| c.name == name && c.result == 0);
         good.count()
     };
+    trace.until("samples", |events| {
+        let samples = events.iter().filter(|e| e["probe"] == "pc_sample_batch");
+        samples.count() >= 8
+    });
+    host.open_gate(1);
+    host.wait_gate(2);
+    block::wait_more_looks(host.pid(), &lab.library(), 12);
     let (starts, stops) = (good("cuptiPCSamplingStart"), good("cuptiPCSamplingStop"));
     assert!(starts >= 1 && starts == stops, "{starts} {stops}");
-    host.open_gate(1);
+    host.open_gate(2);
     host.wait(SHORT).ok();
     let events = trace.end();
     assert!(sound(&events).len() >= 8);

@@ -107,7 +107,7 @@ fn check(table: Table) {
     .env("PARCAGPU_RATE_LIMIT", "1e9")
     .start();
     host.wait_gate(1);
-    block::wait_state(host.pid(), &lab.library(), State::Active, SHORT);
+    block::wait_state(host.pid(), &lab.library(), State::Active);
     host.open_gate(1);
     host.wait_gate(2);
     // 500 ms of a kernel: 50,000 samples, of which the first some are from before the context was ready.

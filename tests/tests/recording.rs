@@ -141,7 +141,7 @@ fn a_sample_is_called_one_in_every_output() {
     let lab = Lab::new();
     let file = lab.file("default.pgpu");
     let words = format!(
-        "record --lib {} --seconds 4 -o {} --format text,html,perfetto,pprof,folded,flamegraph,jsonl",
+        "record --lib {} -o {} --format text,html,perfetto,pprof,folded,flamegraph,jsonl",
         lab.library().display(),
         file.display()
     );
@@ -153,11 +153,12 @@ fn a_sample_is_called_one_in_every_output() {
         .words("--threads 2 --launches 400 --rate 400 --hold 0.5")
         .run(SHORT)
         .ok();
+    recorder.signal(libc::SIGINT);
     recorder.wait(SHORT).ok();
     let about = &read(&lab, &file)["recording"][0];
     let sampled = number(about, "launches_sampled");
-    // For a second, 100 a second and thread, and one at once.
-    assert!((150..=260).contains(&sampled), "{about}");
+    // For a second at least, 100 a second and thread, and one at once.
+    assert!((150..800).contains(&sampled), "{about}");
     assert_eq!(number(about, "launches_seen"), 800);
     let share = format!("sampled: {sampled} of 800 launches (");
     for ending in ["txt", "html", "pftrace", "folded", "svg", "jsonl", "pb.gz"] {

@@ -148,12 +148,7 @@ fn active() {
     assert!(text.contains("state         active"), "{text}");
     assert!(text.contains("cuda_correlation (1)"), "{text}");
     drop(agent);
-    wait_state(
-        host.pid(),
-        &lab.library(),
-        State::Dormant,
-        Duration::from_secs(1),
-    );
+    wait_state(host.pid(), &lab.library(), State::Dormant);
     assert_eq!(status(&lab, host.pid())["state"], "dormant");
     finish(host);
 }

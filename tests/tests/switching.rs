@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Options};
-use parcagpu_tests::block::wait_state;
+use parcagpu_tests::block::{wait_looks, wait_state};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, Call};
 use parcagpu_tests::need;
+use parcagpu_tests::program::WATCHDOG;
 
 const SHORT: Duration = Duration::from_secs(20);
-const SOME_SECONDS: Duration = Duration::from_secs(5);
 
 /// Calls that switch the event of modules with this id: to what, and whether CUPTI did it.
 fn switched(calls: &[Call], id: u32) -> Vec<(bool, bool)> {
@@ -25,13 +25,13 @@ fn switched(calls: &[Call], id: u32) -> Vec<(bool, bool)> {
 
 #[track_caller]
 fn wait_calls(log: &Path, enough: impl Fn(&[Call]) -> bool) -> Vec<Call> {
-    let began = Instant::now();
+    let deadline = Instant::now() + WATCHDOG;
     loop {
         let calls = mock_log::read(log);
         if enough(&calls) {
             return calls;
         }
-        assert!(began.elapsed() < SOME_SECONDS, "{:?}", switched(&calls, 8));
+        assert!(Instant::now() < deadline, "{:?}", switched(&calls, 8));
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -54,7 +54,7 @@ fn nobody_asks_for_code_any_more() {
         .start();
     host.wait_stdout("up");
     let _kernels = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
-    wait_state(host.pid(), &lab.library(), State::Active, SOME_SECONDS);
+    wait_state(host.pid(), &lab.library(), State::Active);
     let code = || {
         let mut code = Agent::load(Options::default()).unwrap();
         code.attach(&lab.library(), -1, "cubin_loaded").unwrap();
@@ -86,11 +86,15 @@ fn module_events_refused_for_a_while() {
         let log = lab.file(&format!("calls-{}", fail.len()));
         std::fs::remove_file(&log).ok();
         let _agent = Agent::parca_sampling(&lab.library(), -1, Options::default()).unwrap();
-        lab.host(Mode::Preload, "init sleep 400 sync")
+        let mut host = lab
+            .host(Mode::Preload, "init gate sync")
             .env("MOCK_LOG", &log)
             .env("MOCK_FAIL", fail)
-            .run(SHORT)
-            .ok();
+            .start();
+        host.wait_gate(1);
+        wait_looks(host.pid(), &lab.library());
+        host.open_gate(1);
+        host.wait(SHORT).ok();
         mock_log::read(&log)
     };
     let calls = run("");
@@ -122,20 +126,18 @@ fn activity_refused_at_times() {
         .map(|at| format!("cuptiActivityEnable=1@{at}"))
         .collect();
     let mut host = lab
-        .host(Mode::Preload, "init say up spaced 8000 1 sync")
+        .host(Mode::Preload, "init say up spaced 8000 3600")
         .env("MOCK_LOG", &log)
         .env("MOCK_FAIL", refused.join(","))
         .start();
     host.wait_stdout("up");
     let agent = || Agent::parca(&lab.library(), -1, Options::default()).unwrap();
     let first = agent();
-    wait_state(host.pid(), &lab.library(), State::Stopped, SOME_SECONDS);
+    wait_state(host.pid(), &lab.library(), State::Stopped);
     drop(first);
-    wait_state(host.pid(), &lab.library(), State::Dormant, SOME_SECONDS);
+    wait_state(host.pid(), &lab.library(), State::Dormant);
     let second = agent();
-    let records = second.poll_until(SOME_SECONDS, |events| {
-        events.iter().any(|event| event.kind == Kind::Record)
-    });
+    let records = second.poll_until(|events| events.iter().any(|event| event.kind == Kind::Record));
     assert!(records, "{:?}", second.errors());
     host.signal(libc::SIGKILL);
     host.wait(SHORT);

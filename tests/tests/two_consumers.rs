@@ -78,7 +78,7 @@ fn one_late() {
     let lab = Lab::new();
     let mut host = host(&lab, &[100, 250]);
     let early = bpftrace(&lab);
-    wait_state(host.pid(), &lab.library(), State::Active, SHORT);
+    wait_state(host.pid(), &lab.library(), State::Active);
     host.open_gate(1);
     host.wait_gate(2);
     // What was launched is delivered before the next consumer comes or goes.
@@ -104,7 +104,7 @@ fn one_leaves() {
     let mut host = host(&lab, &[120, 200]);
     let leaving = bpftrace(&lab);
     let staying = top(&lab, host.pid());
-    wait_state(host.pid(), &lab.library(), State::Active, SHORT);
+    wait_state(host.pid(), &lab.library(), State::Active);
     host.open_gate(1);
     host.wait_gate(2);
     // What was launched is delivered before the next consumer comes or goes.
@@ -115,17 +115,12 @@ fn one_leaves() {
     wait_delivered(host.pid(), &lab.library());
     assert_eq!(counted(staying), (320, 320));
     assert_eq!(mock_launches(&lab), 320);
-    wait_state(
-        host.pid(),
-        &lab.library(),
-        State::Dormant,
-        Duration::from_secs(1),
-    );
+    wait_state(host.pid(), &lab.library(), State::Dormant);
     host.open_gate(3);
     host.wait(SHORT).ok();
 }
 
-/// Errors are told to a consumer that comes second, too: within ten seconds and one period.
+/// Errors are told to a consumer that comes second, too, long after the first one.
 #[test]
 fn metadata_for_the_second() {
     if !need::bpf("metadata_for_the_second") {
@@ -140,16 +135,11 @@ fn metadata_for_the_second() {
     let first = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
     let told =
         |events: &[parcagpu_tests::agent::Event]| events.iter().any(|e| e.kind == Kind::Error);
-    assert!(
-        first.poll_until(Duration::from_secs(1), told),
-        "the first within a second"
-    );
+    assert!(first.poll_until(told), "the first");
+    // All that is told again because of the first one: three times in five seconds.
     std::thread::sleep(Duration::from_secs(6));
     let second = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
-    assert!(
-        second.poll_until(Duration::from_millis(10_500), told),
-        "the second within ten"
-    );
+    assert!(second.poll_until(told), "the second");
     host.open_gate(1);
     host.wait(SHORT).ok();
 }

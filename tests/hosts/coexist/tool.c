@@ -13,7 +13,7 @@
  *         report             records since the last report, buffers that are not its own, callbacks
  *         attempt            subscribe and let go; refused prints how often that got 39
  * Other:  gate, sleep MS, say TEXT, fork WORDS.. end, repeat N WORDS.. end, thread WORDS.. end, join,
- *         until SECONDS WORDS.. end, exit N
+ *         until SECONDS WORDS.. end, stop (ends every "until"), exit N
  */
 #include "../interposer/cuda.h"
 #include <sys/wait.h>
@@ -40,6 +40,7 @@ enum { DRIVER = 1, RESOURCE = 3, LAUNCH = 307, CONCURRENT_KERNEL = 10, BUFFER = 
 
 static struct cuda cuda;
 static handle subscriber, cupti_library;
+static atomic_int stopped;
 static atomic_ulong records, foreign, driver_callbacks, other_callbacks, refused;
 static uint8_t *own[MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -295,11 +296,13 @@ static void word(struct place *p, const char *w)
 		uint64_t end = now_ns() + atof(next(p)) * 1e9;
 		struct place inner = block(p);
 
-		while (now_ns() < end) {
+		while (now_ns() < end && !stopped) {
 			inner.at = 0;
 			run(&inner);
 		}
-	} else if (is(w, "fork"))
+	} else if (is(w, "stop"))
+		stopped = 1;
+	else if (is(w, "fork"))
 		fork_child(p);
 	else if (is(w, "thread")) {
 		struct place *inner = malloc(sizeof *inner);

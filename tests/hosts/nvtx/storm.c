@@ -2,8 +2,10 @@
 //
 //   storm THREADS SECONDS PAUSE_US FORKS
 //
+// SIGUSR1 ends the seconds.
 // Each process prints `PID pushes starts` in one line at its end: how many pairs of either kind it made. Every
 // thread and every child ends with a pair whose events nothing follows.
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "all.h"
@@ -11,6 +13,13 @@
 static unsigned long pushes, starts;
 static int pause_us;
 static double until;
+static volatile sig_atomic_t over;
+
+static void end_now(int signal)
+{
+	(void)signal;
+	over = 1;
+}
 
 #include <time.h>
 static double now(void)
@@ -49,7 +58,7 @@ static void *brief(void *unused)
 // Replaces itself by another thread again and again.
 static void *steady(void *unused)
 {
-	while (now() < until) {
+	while (!over && now() < until) {
 		pthread_t next;
 
 		if (pthread_create(&next, NULL, brief, NULL))
@@ -92,6 +101,7 @@ int main(int argc, char **argv)
 	int threads = atoi(argv[1]), forks = atoi(argv[4]);
 	pthread_t *all = calloc(threads, sizeof(*all));
 
+	signal(SIGUSR1, end_now);
 	pause_us = atoi(argv[3]);
 	nvtxMarkA("begins");
 	until = now() + atof(argv[2]);
