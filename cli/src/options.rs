@@ -55,6 +55,8 @@ pub enum Command {
     Man(ManOptions),
 }
 
+// A heading holds for what follows it: what has one stands behind what has none.
+
 /// Which processes; each option may be given more than once, any that fits is enough.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Which processes (default: all; each may be given more than once)")]
@@ -76,9 +78,6 @@ pub struct Chosen {
 /// Which processes and how long.
 #[derive(Args, Debug)]
 pub struct Scope {
-    /// Which processes.
-    #[command(flatten)]
-    pub chosen: Chosen,
     /// Attach to this library only, whether or not a process has it yet [default: every library with our
     /// probes that a process has, and the one found by PARCAGPU_LIB, beside this program, in ../lib, in
     /// target/release]
@@ -90,6 +89,9 @@ pub struct Scope {
     /// Size of the ring buffer between kernel and this program [default: 8, for record 32]
     #[arg(long, value_name = "MIB", value_parser = mib, allow_negative_numbers = true)]
     pub ring_mib: Option<u32>,
+    /// Which processes.
+    #[command(flatten)]
+    pub chosen: Chosen,
 }
 
 /// Numbers of processes: the kernel gives none above 2^22.
@@ -98,6 +100,8 @@ const PID_MAX: u32 = 1 << 22;
 const MIB_MAX: u32 = 1024;
 /// Kernels as labels of metrics.
 const KERNEL_NAMES_MAX: u32 = 10_000;
+/// Seconds between two tables: more are not read.
+const PAUSE_MIN: f64 = 0.1;
 /// Of seconds and rates.
 const NUMBER_MAX: f64 = 1e9;
 
@@ -131,12 +135,18 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn pause(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(s) if (PAUSE_MIN..=NUMBER_MAX).contains(&s) => Ok(s),
+        _ => Err(format!(
+            "not a number of seconds, {PAUSE_MIN} to {NUMBER_MAX}"
+        )),
+    }
+}
+
 /// `parcagpu trace`
 #[derive(Args, Debug)]
 pub struct TraceOptions {
-    /// Which processes and how long.
-    #[command(flatten)]
-    pub scope: Scope,
     /// One JSON object per line; fields below
     #[arg(long)]
     pub json: bool,
@@ -155,6 +165,9 @@ pub struct TraceOptions {
     /// Code of the GPU.
     #[command(flatten)]
     pub code: CodeArgs,
+    /// Which processes and how long.
+    #[command(flatten)]
+    pub scope: Scope,
 }
 
 /// How the code of the GPU is looked at, for PC samples.
@@ -188,9 +201,6 @@ impl CodeArgs {
 /// `parcagpu top`
 #[derive(Args, Debug)]
 pub struct TopOptions {
-    /// Which processes and how long.
-    #[command(flatten)]
-    pub scope: Scope,
     /// One JSON object at the end instead of the table
     #[arg(long)]
     pub json: bool,
@@ -215,6 +225,9 @@ pub struct TopOptions {
     /// Code of the GPU.
     #[command(flatten)]
     pub code: CodeArgs,
+    /// Which processes and how long.
+    #[command(flatten)]
+    pub scope: Scope,
 }
 
 /// What goes into a recording.
@@ -241,15 +254,9 @@ pub struct KeepOptions {
 /// `parcagpu record`
 #[derive(Args, Debug)]
 pub struct RecordOptions {
-    /// Which processes and how long.
-    #[command(flatten)]
-    pub scope: Scope,
     /// The file
     #[arg(long, short, value_name = "FILE", default_value = "parcagpu.pgpu")]
     pub output: PathBuf,
-    /// What goes in.
-    #[command(flatten)]
-    pub keep: KeepOptions,
     /// Launches of the command sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
     #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true, requires = "command")]
     pub rate: Option<f64>,
@@ -264,6 +271,12 @@ pub struct RecordOptions {
     /// Start this command and record what it does
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    /// Which processes and how long.
+    #[command(flatten)]
+    pub scope: Scope,
+    /// What goes in.
+    #[command(flatten)]
+    pub keep: KeepOptions,
 }
 
 /// `parcagpu run`
@@ -285,7 +298,7 @@ pub struct RunOptions {
     #[arg(long)]
     pub top: bool,
     /// Print the table every so many seconds too
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = pause, allow_negative_numbers = true)]
     pub every: Option<f64>,
     /// Library to preload [default: PARCAGPU_LIB, or the one beside this program, in ../lib, in
     /// target/release]
@@ -303,9 +316,6 @@ pub struct RunOptions {
     /// Record everything in this file too; see parcagpu record --help
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// What goes into the recording.
-    #[command(flatten)]
-    pub keep: KeepOptions,
     /// Size of the ring buffer between kernel and this program
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = mib, allow_negative_numbers = true)]
     pub ring_mib: u32,
@@ -317,6 +327,9 @@ pub struct RunOptions {
         value_name = "COMMAND"
     )]
     pub command: Vec<OsString>,
+    /// What goes into the recording.
+    #[command(flatten)]
+    pub keep: KeepOptions,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -352,15 +365,15 @@ pub struct ReportOptions {
 /// `parcagpu status`
 #[derive(Args, Debug)]
 pub struct StatusOptions {
-    /// Which processes.
-    #[command(flatten)]
-    pub chosen: Chosen,
     /// As JSON, with everything that is known
     #[arg(long)]
     pub json: bool,
     /// All counters, also those that are 0
     #[arg(long, short)]
     pub verbose: bool,
+    /// Which processes.
+    #[command(flatten)]
+    pub chosen: Chosen,
 }
 
 /// `parcagpu completions`
@@ -397,6 +410,39 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn headings_hold_for_what_they_name() {
+        for command in Cli::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let (id, heading) = (argument.get_id().as_str(), argument.get_help_heading());
+                let expected = match id {
+                    "pid" | "comm" | "cgroup" | "container" => "Which processes",
+                    "force" | "no_stacks" | "cubins" => "Recording",
+                    "format" | "otlp" if command.get_name() != "report" => "Recording",
+                    _ => "",
+                };
+                let heading = heading.unwrap_or_default();
+                assert!(
+                    heading.starts_with(expected) && heading.is_empty() == expected.is_empty(),
+                    "{}: {id} stands under {heading}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        for command in Cli::command().get_subcommands() {
+            let more = command.get_after_long_help().map(ToString::to_string);
+            for line in more.unwrap_or_default().lines() {
+                // Others are wrapped at words, which is right for text and wrong for lists.
+                let list = line.starts_with("  ");
+                assert!(!list || line.chars().count() <= 100, "{line}");
+            }
+        }
     }
 
     #[test]
@@ -449,7 +495,7 @@ mod tests {
             ),
             (
                 &["run", "--every", "-2", "--", "x"],
-                "'-2' for '--every <SECONDS>': not a number of seconds",
+                "'-2' for '--every <SECONDS>': not a number of seconds, 0.1 to",
             ),
             (
                 &["run", "--rate", "-2", "--", "x"],

@@ -62,6 +62,9 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
 
 /// [`run`]; without `show` nothing is shown but what was recorded.
 pub fn run_showing(options: &RunOptions, show: bool) -> Result<ExitCode> {
+    if options.command.first().is_some_and(|word| word.is_empty()) {
+        return Err(refuse("the command is an empty word"));
+    }
     if let Some(word) = options.command.first()
         && word.to_string_lossy().starts_with('-')
     {

@@ -298,7 +298,7 @@ fn selected(names: &[String]) -> Result<Vec<&'static str>> {
         .map(|name| {
             all.iter().copied().find(|p| p == name).ok_or_else(|| {
                 refuse(format!(
-                    "there is no probe {name}; the probes are: {}",
+                    "there is no probe '{name}'; the probes are: {}",
                     all.join(", ")
                 ))
             })

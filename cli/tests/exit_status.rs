@@ -143,6 +143,7 @@ fn two_is_what_the_user_can_put_right() {
             "--record FILE is missing",
         ),
         (vec!["run", "--", "--help"], "is no option of run"),
+        (vec!["run", "--", ""], "the command is an empty word"),
     ];
     for (args, expected) in cases {
         let out = parcagpu(&args);

@@ -381,7 +381,17 @@ fn what_makes_no_sense_is_refused_and_leaves_no_file() {
     };
     let (_dir, path) = place();
     let file = path.to_str().unwrap();
-    let cases: [(&[&str], &str); 4] = [
+    let page = path.with_extension("html");
+    let page = page.to_str().unwrap();
+    let cases: [(&[&str], &str); 6] = [
+        (
+            &["record", "-o", page, "--seconds", "0"],
+            "has the ending of a report; --format html makes one of the recording",
+        ),
+        (
+            &["run", "--lib", lib(), "--record", page, "--", "true"],
+            "has the ending of a report; --format html makes one of the recording",
+        ),
         (
             &["record", "-o", file, "--pid", "4194304"],
             "there is no process 4194304",
@@ -404,7 +414,7 @@ fn what_makes_no_sense_is_refused_and_leaves_no_file() {
         let err = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{args:?}: {err}");
         assert!(err.contains(expected), "{args:?}: {err}");
-        assert!(!path.exists(), "{args:?}");
+        assert!(!path.exists() && !Path::new(page).exists(), "{args:?}");
     }
     let out = parcagpu(&["record", "--lib", lib(), "-o", file, "--", "/nowhere/app"]);
     assert_eq!(out.status.code(), Some(127));

@@ -330,7 +330,7 @@ fn refusals_end_with_status_2_and_say_why() {
         (&["trace", "--pid", &own], "does not map a library"),
         (
             &["trace", "--probe", "nonsense"],
-            "there is no probe nonsense",
+            "there is no probe 'nonsense'",
         ),
     ];
     for (args, expected) in cases {

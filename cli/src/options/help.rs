@@ -148,7 +148,7 @@ pub const RECORD_HELP: &str = concat!(
     "\
 Examples:
   parcagpu record -- python train.py              start a command, sample every launch of it
-  parcagpu record --pc -- ./app                   and where its kernels wait (built with -lineinfo: lines)
+  parcagpu record --pc -- ./app                   and where its kernels wait, with -lineinfo by line
   parcagpu record --pid 1234 --seconds 10 -o a.pgpu
   parcagpu record                                 all processes that have the library, until Ctrl-C
   parcagpu record --format html,perfetto -- ./app parcagpu.html and parcagpu.pftrace too
@@ -201,12 +201,13 @@ stall_reason.
 
 JSON lines: one object per record, its kind in the field type. Times are ns of CLOCK_REALTIME; \
 what is not known is null.
-  recording  version, command, kernel_release, host, utc_offset_s, begin_ns, end_ns, clock_offset_ns,
-             clock_uncertainty_ns, clock_drift_ns, truncated, damage, launches_sampled, launches_seen, whole, kernels,
-             kernels_without_times, kernels_without_launch, launches_without_kernel, launches_without_stack, gpu_ns,
-             pc_samples, losses [{what, count}], notes
-  process    pid, comm, threads, streams, devices [{device, model, name, uuid, sampling_factor, clock_khz,
-             sm_count}], launches_sampled, launches_seen, whole, losses
+  recording  version, command, kernel_release, host, utc_offset_s, begin_ns, end_ns,
+             clock_offset_ns, clock_uncertainty_ns, clock_drift_ns, truncated, damage,
+             launches_sampled, launches_seen, whole, kernels, kernels_without_times,
+             kernels_without_launch, launches_without_kernel, launches_without_stack, gpu_ns,
+             pc_samples (each once; a pc_sample has several), losses [{what, count}], notes
+  process    pid, comm, threads, streams, devices [{device, model, name, uuid, sampling_factor,
+             clock_khz, sm_count}], launches_sampled, launches_seen, whole, losses
   stack      id, frames [{function, module, file, line}], innermost first
   launch     time_ns (when it returned), pid, tid, correlation_id, cbid, name, demangled,
              stack (an id)
@@ -214,8 +215,8 @@ what is not known is null.
              graph_node_id, grid, block, registers, static_shared_memory, dynamic_shared_memory,
              name, demangled, launch_told
   pc_sample  time_ns (of delivery), pid, cubin_crc, pc_offset, function, demangled, correlation_id,
-             stall_reasons [{index, name, samples}] (..._not_issued is part of the reason of that name),
-             file, line, mnemonic
+             stall_reasons [{index, name, samples}] (..._not_issued is part of the reason of that
+             name), file, line, mnemonic
   range      kind (push, start, mark), start_ns, end_ns (null: open), pid, tid, domain, name, color
   error      time_ns, pid, code, component, message",
     "\n\n",

@@ -34,6 +34,9 @@ pub fn create(path: &Path, force: bool) -> Result<File> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
         .open(path);
     created.map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists if path.is_dir() => {
+            refuse(format!("{shown} is a folder; -o names a file"))
+        }
         ErrorKind::AlreadyExists => refuse(format!(
             "{shown} is there already; --force replaces it, -o names another file"
         )),
@@ -70,6 +73,8 @@ mod tests {
         fs::hard_link(&path, &hard).unwrap();
         assert!(create(&hard, true).is_err());
         assert!(!target.exists() && create(dir.path(), true).is_err());
+        let error = create(dir.path(), false).unwrap_err().to_string();
+        assert!(error.ends_with("is a folder; -o names a file"), "{error}");
         let error = create(&dir.path().join("no/such"), false).unwrap_err();
         assert!(error.to_string().starts_with("cannot create "));
     }

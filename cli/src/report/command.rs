@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use super::otlp::{self, Endpoint};
 use super::{Format, write, write_to};
@@ -109,16 +110,19 @@ fn read(file: &Path, code: &CodeOptions, formats: &[Format]) -> Result<Recording
     Ok(recording)
 }
 
-/// Refuses what [`make_beside`] would replace unasked, before anything is recorded.
+/// Refuses a name for a recording that is one for what is made of it, and what [`make_beside`] would replace unasked,
+/// before anything is recorded.
 pub fn check_beside(file: &Path, formats: &[Format], force: bool) -> Result<()> {
+    if let Some(format) = Format::of(file) {
+        let name = format.to_possible_value().map(|v| v.get_name().to_owned());
+        return Err(refuse(format!(
+            "{} has the ending of a report; --format {} makes one of the recording, whose name ends otherwise (.pgpu)",
+            file.display(),
+            name.unwrap_or_default()
+        )));
+    }
     for format in formats {
         let path = file.with_extension(format.ending());
-        if path == file {
-            let shown = file.display();
-            return Err(refuse(format!(
-                "{shown} would be the recording and made of it; -o names another file"
-            )));
-        }
         if !force && path.symlink_metadata().is_ok() {
             let shown = path.display();
             return Err(refuse(format!(

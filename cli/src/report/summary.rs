@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Result;
 
@@ -151,6 +152,7 @@ fn waits(view: &View<'_>, out: &mut String) {
             count(tally.waiting())
         )
     };
+    let here = std::env::current_dir().unwrap_or_default();
     let titles = format!("{:>9} {:>10} {:>10}", "SHARE", "SAMPLES", "WAITING");
     let mut lines: Vec<_> = all.places.iter().filter(|r| r.place.line != 0).collect();
     lines.retain(|r| r.tally.waiting() > 0);
@@ -163,7 +165,7 @@ fn waits(view: &View<'_>, out: &mut String) {
             out,
             "{}  {}: {}\n{:33}in {}",
             numbers(&row.tally),
-            row.place.text(view),
+            from_here(&row.place.text(view), &here),
             row.tally.words(),
             "",
             brief(view.kernel_name(row.place.function))
@@ -194,6 +196,14 @@ fn waits(view: &View<'_>, out: &mut String) {
     for note in all.notes() {
         let _ = writeln!(out, "  {note}");
     }
+}
+
+/// A place as it is called in this folder: the compiler's name of a source is whole.
+fn from_here<'a>(place: &'a str, here: &Path) -> &'a str {
+    let here = here.to_str().filter(|here| !here.is_empty());
+    let below = here.and_then(|here| place.strip_prefix(here));
+    let below = below.and_then(|rest| rest.strip_prefix('/'));
+    below.filter(|rest| !rest.is_empty()).unwrap_or(place)
 }
 
 fn ranges(view: &View<'_>, out: &mut String) {
@@ -251,5 +261,24 @@ fn errors(view: &View<'_>, out: &mut String) {
 fn more(rows: usize, noun: &str, out: &mut String) {
     if rows > ROWS {
         let _ = writeln!(out, "  ... and {}", plural((rows - ROWS) as u64, noun));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_below_this_folder_have_short_names() {
+        let of = |place, here: &str| from_here(place, Path::new(here)).to_owned();
+        assert_eq!(of("/a/b/src/x.cu:7", "/a/b"), "src/x.cu:7");
+        for (place, here) in [
+            ("/a/bc/x.cu:7", "/a/b"),
+            ("x.cu:7", "/a"),
+            ("/x.cu:7", ""),
+            ("/a/", "/a"),
+        ] {
+            assert_eq!(of(place, here), place);
+        }
     }
 }
