@@ -178,8 +178,15 @@ fn what_works(findings: &[Finding]) -> String {
     } else {
         "run, record, top, trace and status work".to_owned()
     };
-    if fails(&LAUNCHING) || worst(Level::Warn, &LAUNCHING) {
-        text += "; whether programs started here launch kernels is another matter";
+    let unsure: Vec<&str> = LAUNCHING
+        .into_iter()
+        .filter(|check| fails(&[check]) || worst(Level::Warn, &[check]))
+        .collect();
+    if !unsure.is_empty() {
+        text += &format!(
+            "; programs started here may give no kernels (see {})",
+            unsure.join(", ")
+        );
     }
     text
 }
@@ -279,7 +286,7 @@ mod tests {
         let gpu = one(warn("driver", "", "x"));
         assert!(
             gpu.starts_with(
-                "0 problems, 1 warning (driver); run, record, top, trace and status work; whether"
+                "0 problems, 1 warning (driver); run, record, top, trace and status work; programs started here may give no kernels (see driver)"
             ),
             "{gpu}"
         );
