@@ -31,6 +31,7 @@ pub mod crc;
 pub mod door;
 pub mod drain;
 pub mod gate;
+pub mod hold;
 pub mod metadata;
 pub mod passing;
 pub mod refusal;

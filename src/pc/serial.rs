@@ -11,11 +11,12 @@
 //! Every launch in a window is announced. So the window itself joins the switch of kernel activity, for as long
 //! as it is open: no launch in it has to switch, and none is turned away because another one does.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::api::Functions;
 use super::gate::Gate;
+use super::hold::Hold;
 use super::refusal;
 use super::window::INTERVAL;
 use crate::clock;
@@ -79,21 +80,12 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// No window, and none is wanted.
-const IDLE: u8 = 0;
-/// The next launch opens a window.
-const REQUESTED: u8 = 1;
-/// Sampling is on, and every launch is announced.
-const OPEN: u8 = 2;
-
 /// The window of a process; one context at a time.
 #[derive(Debug, Default)]
 pub struct Serial {
     gate: Gate,
-    state: AtomicU8,
+    hold: Hold,
     context: AtomicUsize,
-    /// The on-period of kernel activity that it joined; 0: none.
-    joined: AtomicU32,
     /// `CLOCK_MONOTONIC` ns.
     opened: AtomicU64,
     /// Lowest id of a launch in the last window.
@@ -105,23 +97,19 @@ pub struct Serial {
 impl Serial {
     /// Asks for a window.
     pub fn request(&self) {
-        let _ = self
-            .state
-            .compare_exchange(IDLE, REQUESTED, Ordering::AcqRel, Ordering::Acquire);
+        self.hold.request();
     }
 
     /// Takes the request back; false if a window is open.
     pub fn cancel(&self) -> bool {
-        let _ = self
-            .state
-            .compare_exchange(REQUESTED, IDLE, Ordering::AcqRel, Ordering::Acquire);
-        self.state.load(Ordering::Acquire) != OPEN
+        self.hold.cancel();
+        self.hold.open().is_none()
     }
 
     /// A launch begins on this thread; whether it is inside a window. `is_on`: whether a context is sampled.
     pub fn before(&self, tools: Tools<'_>, is_on: impl Fn(CUcontext) -> bool) -> bool {
         self.gate.enter();
-        if self.state.load(Ordering::Acquire) == REQUESTED
+        if self.hold.is_requested()
             && self.may_shut()
             && let Some(context) = tools.driver.current_context()
             && is_on(context)
@@ -129,7 +117,7 @@ impl Serial {
             let opened = self.gate.alone(1, || self.open(tools, context));
             self.shut(opened == Some(true));
         }
-        self.state.load(Ordering::Acquire) == OPEN
+        self.hold.open().is_some()
     }
 
     /// A launch that nobody wants to hear of, or a load, begins on this thread; [`Self::leave`] is its end.
@@ -157,7 +145,7 @@ impl Serial {
 
     /// False if it should be tried again, but not at once.
     fn open(&self, tools: Tools<'_>, context: CUcontext) -> bool {
-        if self.state.load(Ordering::Acquire) != REQUESTED {
+        if !self.hold.is_requested() {
             return true;
         }
         let Some(joined) = tools.join() else {
@@ -166,19 +154,16 @@ impl Serial {
         if let Err(error) = tools.start(context) {
             tools.leave(joined);
             refusal::tell(error);
-            self.state.store(IDLE, Ordering::Release);
+            self.hold.cancel();
             return true;
         }
         self.context.store(context.0.addr(), Ordering::Relaxed);
-        self.joined.store(joined, Ordering::Relaxed);
         self.first.store(u32::MAX, Ordering::Relaxed);
         self.opened.store(clock::monotonic_ns(), Ordering::Relaxed);
-        let opened =
-            self.state
-                .compare_exchange(REQUESTED, OPEN, Ordering::AcqRel, Ordering::Acquire);
         // Taken back meanwhile, by somebody who found no window that he would have had to close.
-        if opened.is_err() {
-            self.stop(tools, context);
+        if !self.hold.begin(joined) {
+            tools.stop(context);
+            tools.leave(joined);
         }
         true
     }
@@ -206,7 +191,7 @@ impl Serial {
     }
 
     fn is_older(&self, age: u64) -> bool {
-        self.state.load(Ordering::Acquire) == OPEN
+        self.hold.open().is_some()
             && clock::monotonic_ns().saturating_sub(self.opened.load(Ordering::Relaxed)) >= age
     }
 
@@ -216,40 +201,34 @@ impl Serial {
             return true;
         }
         let closed = self.gate.alone(0, || {
-            if self.is_older(age) {
-                let context = CUcontext(self.context.load(Ordering::Relaxed) as *mut _);
-                self.stop(tools, context);
-                self.state.store(IDLE, Ordering::Release);
+            let Some(window) = self.hold.open().filter(|_| self.is_older(age)) else {
+                return;
+            };
+            tools.stop(CUcontext(self.context.load(Ordering::Relaxed) as *mut _));
+            // The context may have gone meanwhile, and the window with it.
+            if let Some(joined) = self.hold.end(window) {
+                tools.leave(joined);
             }
         });
         closed.is_some()
     }
 
-    fn stop(&self, tools: Tools<'_>, context: CUcontext) {
-        tools.stop(context);
-        tools.leave(self.joined.swap(0, Ordering::Relaxed));
-    }
-
     /// CUPTI was finalised, and a window with it; the switch was closed before.
     pub fn reset(&self) {
-        self.joined.store(0, Ordering::Relaxed);
-        self.state.store(IDLE, Ordering::Release);
+        self.hold.cancel();
+        if let Some(window) = self.hold.open() {
+            self.hold.end(window);
+        }
     }
 
     /// A context is destroyed, and a window in it with it.
     pub fn destroyed(&self, session: &Session, context: CUcontext) {
-        if self.context.load(Ordering::Relaxed) != context.0.addr() {
+        let Some(window) = self.hold.open() else {
             return;
-        }
-        let joined = self.joined.load(Ordering::Relaxed);
-        let closed = self
-            .state
-            .compare_exchange(OPEN, IDLE, Ordering::AcqRel, Ordering::Acquire);
-        if closed.is_ok() {
-            // The next window may be there already, with its own part in the switch.
-            let _ = self
-                .joined
-                .compare_exchange(joined, 0, Ordering::Relaxed, Ordering::Relaxed);
+        };
+        if self.context.load(Ordering::Relaxed) == context.0.addr()
+            && let Some(joined) = self.hold.end(window)
+        {
             session.sampler.switch.leave(joined, session);
         }
     }

@@ -17,12 +17,18 @@ pub mod sync {
 
 #[path = "../../../src/pc/door.rs"]
 pub mod door;
+#[path = "../../../src/pc/hold.rs"]
+pub mod hold;
 #[path = "../../../src/cupti/pool.rs"]
 pub mod pool;
 #[path = "../../../src/nvtx/slot.rs"]
 pub mod slot;
 #[path = "../../../src/sampling/switch.rs"]
 pub mod switch;
+/// Where the library has it.
+pub mod sampling {
+    pub use crate::switch;
+}
 
 #[cfg(test)]
 mod models {
@@ -31,9 +37,10 @@ mod models {
     use loom::thread;
 
     use crate::door::Door;
+    use crate::hold::Hold;
     use crate::pool::Pool;
+    use crate::sampling::switch::{Activity, Switch};
     use crate::slot::Slot;
-    use crate::switch::{Activity, Switch};
 
     /// CUPTI, as far as the switch knows it: on and off in turn, never twice.
     struct Cupti(AtomicBool);
@@ -89,14 +96,51 @@ mod models {
             let other = Arc::clone(&both);
             let thread = thread::spawn(move || launch(&other));
             // What is asked of CUPTI there is as good as a switch on and off.
-            let apart = both.0.apart(|| {
-                both.1.on();
-                both.1.off();
+            let apart = both.0.apart(&both.1, || {
+                // It may be on, and then stays so.
+                let on = both.1.0.load(Ordering::SeqCst);
+                assert!(on == both.0.is_on());
+                thread::yield_now();
+                assert_eq!(on, both.1.0.load(Ordering::SeqCst));
             });
             let there = thread.join().unwrap();
             assert!(there || apart.is_some());
             assert!(!both.0.is_on() && !both.0.is_busy() && !both.1.0.load(Ordering::SeqCst));
             assert!(launch(&both));
+        });
+    }
+
+    /// Somebody closes a window, its context goes, and the next one opens in the same on-period: every part in the
+    /// switch is given back once.
+    #[test]
+    fn the_end_of_a_window() {
+        loom::model(|| {
+            let all = Arc::new((Hold::new(), switch()));
+            let open = |all: &(Hold, Arc<(Switch, Cupti)>)| {
+                all.0.request();
+                let (switch, cupti) = &*all.1;
+                let joined = switch.join(cupti).expect("nobody switches");
+                if !all.0.begin(joined) {
+                    switch.leave(joined, cupti);
+                }
+            };
+            let end = |all: &(Hold, Arc<(Switch, Cupti)>)| {
+                let (switch, cupti) = &*all.1;
+                if let Some(joined) = all.0.open().and_then(|window| all.0.end(window)) {
+                    assert!(switch.leave(joined, cupti));
+                }
+            };
+            let (switch, cupti) = &*all.1;
+            let kept = switch.join(cupti).expect("nobody switches");
+            open(&all);
+            let other = Arc::clone(&all);
+            let thread = thread::spawn(move || end(&other));
+            end(&all);
+            open(&all);
+            thread.join().unwrap();
+            end(&all);
+            assert!(switch.is_current(kept) && switch.leave(kept, cupti));
+            assert!(!switch.is_on() && !cupti.0.load(Ordering::SeqCst));
         });
     }
 
