@@ -69,11 +69,6 @@ impl KeepOn {
         }
     }
 
-    /// Whether activity is left on, and so no launch switches.
-    pub fn is_on(&self) -> bool {
-        self.joined.is_some()
-    }
-
     fn join(&mut self, session: &Session) {
         if self.joined.is_none() {
             self.joined = session.sampler.switch.join(session).ok();

@@ -4,7 +4,6 @@ use super::{Machine, Phase, SECOND, Subscription, report};
 use crate::cubin::{modules, registry};
 use crate::cupti::callbacks::MODULES;
 use crate::cupti::sys::{DOMAIN_RESOURCE, resource_cbid};
-use crate::policy::KeepOn;
 use crate::session::Session;
 use crate::{hooks, probes};
 
@@ -113,7 +112,6 @@ impl Machine {
         {
             let Subscription {
                 handle,
-                keep_on,
                 modules,
                 modules_refused,
                 callbacks,
@@ -123,7 +121,7 @@ impl Machine {
             match modules {
                 None if wanted => {
                     let all = || MODULES.into_iter().try_for_each(|cbid| enable(cbid, true));
-                    match apart(session, keep_on, all) {
+                    match apart(session, all) {
                         Some(Ok(())) => {
                             callbacks.extend(MODULES.map(|cbid| (DOMAIN_RESOURCE, cbid)));
                             *modules = Some(Earlier::begin(now));
@@ -143,7 +141,7 @@ impl Machine {
                     let missed = registry::take_missed();
                     if earlier.is_due(now, wanted, missed) {
                         let switch = || enable(resource_cbid::MODULE_PROFILED, !earlier.on);
-                        match apart(session, keep_on, switch) {
+                        match apart(session, switch) {
                             Some(Ok(())) => earlier.switched(now, modules::earlier_found()),
                             Some(Err(error)) if earlier.refused() => report("cubin", error),
                             Some(Err(_)) | None => {}
@@ -162,12 +160,9 @@ impl Machine {
 
 /// Calls CUPTI while no launch switches callbacks: by its documentation such calls must not meet. `None` if launches
 /// switch all the time.
-fn apart<R>(session: &Session, keep_on: &KeepOn, mut act: impl FnMut() -> R) -> Option<R> {
-    if keep_on.is_on() {
-        return Some(act());
-    }
+fn apart<R>(session: &Session, mut act: impl FnMut() -> R) -> Option<R> {
     (0..TRIES).find_map(|_| {
-        let done = session.sampler.switch.apart(&mut act);
+        let done = session.sampler.switch.apart(session, &mut act);
         if done.is_none() {
             std::thread::yield_now();
         }

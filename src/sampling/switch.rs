@@ -181,12 +181,18 @@ impl Switch {
         }
     }
 
-    /// Runs `act` while nobody switches; launches that come meanwhile are not sampled. `None` if one is open, or
-    /// somebody switches.
-    pub fn apart<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+    /// Runs `act` while nobody switches: activity that is on stays so until then, and where it is off, launches that
+    /// come meanwhile are not sampled. `None` if somebody switches at this moment.
+    pub fn apart<R>(&self, activity: &impl Activity, act: impl FnOnce() -> R) -> Option<R> {
         let word = self.0.load(Ordering::Acquire);
-        if word & (ON | BUSY | OPEN) != 0 {
+        if word & BUSY != 0 {
             return None;
+        }
+        if word & ON != 0 {
+            let joined = self.join_on(word)?;
+            let done = act();
+            self.leave(joined, activity);
+            return Some(done);
         }
         self.0
             .compare_exchange(word, word | BUSY, Ordering::AcqRel, Ordering::Acquire)
@@ -194,6 +200,17 @@ impl Switch {
         let done = act();
         self.0.fetch_and(!BUSY, Ordering::AcqRel);
         Some(done)
+    }
+
+    /// Joins the on-period that `word` tells of, if that is still the word.
+    fn join_on(&self, word: u64) -> Option<Generation> {
+        if word & CLOSED != 0 || word & OPEN == OPEN {
+            return None;
+        }
+        self.0
+            .compare_exchange(word, word + 1, Ordering::AcqRel, Ordering::Acquire)
+            .ok()
+            .map(generation)
     }
 
     /// BUSY is ours and nobody is open.
@@ -337,15 +354,21 @@ mod tests {
     #[test]
     fn apart_from_launches() {
         let (switch, activity) = (Switch::new(), Counted::default());
-        assert_eq!(switch.apart(|| 1), Some(1));
+        assert_eq!(switch.apart(&activity, || 1), Some(1));
         switch.open();
-        let refused = switch.apart(|| switch.join(&activity));
+        let refused = switch.apart(&activity, || switch.join(&activity));
         assert_eq!(refused, Some(Err(Refused::Busy)));
+        // A window may hold it on as good as always; it stays on until the end.
         let joined = switch.join(&activity).unwrap();
-        assert_eq!(switch.apart(|| 1), None);
-        assert!(switch.leave(joined, &activity));
+        let on = switch.apart(&activity, || {
+            assert!(switch.leave(joined, &activity));
+            activity.on.get()
+        });
+        assert_eq!(on, Some(true));
+        assert!(!switch.is_on() && !activity.on.get());
         // Closed meanwhile, it stays so.
-        assert_eq!(switch.apart(|| switch.close(&activity)), Some(false));
+        let closed = switch.apart(&activity, || switch.close(&activity));
+        assert_eq!(closed, Some(false));
         assert_eq!(switch.join(&activity), Err(Refused::Closed));
         assert!(switch.close(&activity));
     }
