@@ -267,7 +267,9 @@ extern "C" fn on_exit() {
         return;
     }
     entry::barrier((), || {
-        if !watch::finish(EXIT_LIMIT) {
+        let done = watch::finish(EXIT_LIMIT);
+        let pc = session::get().and_then(|session| session.pc.as_ref());
+        if !done && (status::is_owing() || pc.is_some_and(pc::Sampling::owes)) {
             errors::report_last(
                 "exit",
                 &format!(

@@ -65,6 +65,12 @@ pub fn publish_counts() {
     COUNTS.publish(block());
 }
 
+/// Whether kernel records of launches that were announced may still have to come. Of a graph launch nobody knows the
+/// last.
+pub fn is_owing() -> bool {
+    block().ids_outstanding() > 0 || block().get(Counter::GraphSampled) > 0
+}
+
 /// Publishes the configuration in force.
 pub fn set_config(config: &Config) {
     let c = &block().config;

@@ -234,7 +234,7 @@ impl Machine {
             self.flush(ACTIVITY_FLUSH_FORCED);
             self.await_buffers(LAST_BUFFERS);
             let left = self.session.pool.outstanding();
-            if left > 0 {
+            if left > 0 && status::is_owing() {
                 errors::report_last(
                     "exit",
                     &format!(

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
+use parcagpu_abi::status::Counter;
 
 use super::api::Functions;
 use super::contexts::{Contexts, Phase};
@@ -18,7 +19,7 @@ use crate::cupti::sys::CUcontext;
 use crate::entry::Inside;
 use crate::hooks::installed;
 use crate::session::Session;
-use crate::{clock, errors, probes};
+use crate::{clock, errors, probes, status};
 
 /// Longest time that a thread which destroys a context, or unloads a module, waits for our thread.
 pub(super) const TURN_LIMIT: Duration = Duration::from_millis(50);
@@ -271,5 +272,11 @@ impl Sampling {
         {
             self.fetch(&mut turns, functions, true, clock::monotonic_ns());
         }
+    }
+
+    /// Whether samples that somebody waits for may be with CUPTI still.
+    pub fn owes(&self) -> bool {
+        let launches = [Counter::EagerSeen, Counter::GraphSeen];
+        probes::pc_sample_batch::enabled() && launches.iter().any(|n| status::block().get(*n) > 0)
     }
 }

@@ -200,6 +200,30 @@ fn exit_while_flush_blocks() {
     }
 }
 
+/// Where nothing was launched nothing is missing, and no error is told, however long CUPTI takes.
+#[test]
+fn exit_without_launches_while_flush_blocks() {
+    if !need::bpf("exit_without_launches_while_flush_blocks") {
+        return;
+    }
+    let lab = Lab::new();
+    let cupti = lab.slow_cupti();
+    let consumer = agent(&lab);
+    let mut host = lab
+        .host(Mode::Preload, "init sleep 200 gate exit 5")
+        .env("PARCAGPU_CUPTI_PATH", &cupti)
+        .env("SLOW_FLUSH_MS", "10000")
+        .start();
+    host.wait_gate(1);
+    let began = Instant::now();
+    host.open_gate(1);
+    assert_eq!(host.wait(SHORT).code(), 5);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(350), "it blocked: {took:?}");
+    let errors = consumer.errors();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
 /// A program that ends while its kernels run does not wait for them; they are told without times.
 #[test]
 fn exit_while_kernels_run() {
