@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::code::{Code, CodeOptions};
 use crate::refusal::refuse;
 use crate::report::Format;
-use crate::report::otlp::Endpoint;
+use crate::report::otlp::{Endpoint, Word};
 use crate::top::metrics;
 
 /// Shows what CUDA programs do on the GPU, through the probes of libparcagpu.so.
@@ -247,7 +247,7 @@ pub struct KeepOptions {
     #[arg(long, value_enum, value_name = "FORMATS", value_delimiter = ',')]
     pub format: Vec<Format>,
     /// Send it at the end to this collector as OTLP profiles, as parcagpu report does
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = Word)]
     pub otlp: Option<Endpoint>,
 }
 
@@ -355,7 +355,7 @@ pub struct ReportOptions {
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
     /// Send it to this collector as OTLP profiles over HTTP, to /v1development/profiles
-    #[arg(long, value_name = "URL", conflicts_with_all = ["format", "output"])]
+    #[arg(long, value_name = "URL", value_parser = Word, conflicts_with_all = ["format", "output"])]
     pub otlp: Option<Endpoint>,
     /// Code of the GPU.
     #[command(flatten)]

@@ -243,6 +243,31 @@ fn where_nobody_is_nothing_is_sent() {
 }
 
 #[test]
+fn what_may_be_a_secret_in_an_address_is_not_shown() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = nobody.local_addr().unwrap();
+    drop(nobody);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.pgpu");
+    recording(&path);
+    for (url, code) in [
+        ("http://me:hidden@a".to_owned(), 2),
+        ("http://a/?key=hidden".to_owned(), 2),
+        ("https://me:hidden@a".to_owned(), 2),
+        ("me:hidden@a".to_owned(), 2),
+        ("http://me:hidden@a b".to_owned(), 2),
+        (format!("http://{at}/hidden"), 1),
+    ] {
+        let run = parcagpu(&["report", path.to_str().unwrap(), "--otlp", &url]);
+        let err = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(code), "{err}");
+        assert!(!err.contains("hidden"), "{err}");
+        let told = if code == 2 { "--otlp: " } else { "refused" };
+        assert!(err.contains(told), "{err}");
+    }
+}
+
+#[test]
 fn a_recording_is_sent_at_its_end() {
     let Some(_turn) = bpf_or_skip("a_recording_is_sent_at_its_end") else {
         return;

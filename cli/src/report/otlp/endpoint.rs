@@ -1,19 +1,45 @@
 //! Where profiles go: the address of `--otlp`.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Command};
 use ureq::http::Uri;
 
 /// Where a collector takes profiles.
 const PATH: &str = "/v1development/profiles";
 
-/// Address of a collector.
+/// Address of a collector. Shown, it has no path but the one that all have: others may be secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: String,
+    shown: String,
     host: String,
+}
+
+/// Reads the word of an option; what is wrong with it is told without the word, which may have a secret in it.
+#[derive(Clone)]
+pub struct Word;
+
+impl TypedValueParser for Word {
+    type Value = Endpoint;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _: Option<&Arg>,
+        word: &OsStr,
+    ) -> Result<Endpoint, clap::Error> {
+        let read = word.to_string_lossy().parse();
+        read.map_err(|why: String| {
+            clap::Error::raw(ErrorKind::ValueValidation, format!("--otlp: {why}\n"))
+                .with_cmd(command)
+        })
+    }
 }
 
 impl Endpoint {
@@ -32,7 +58,7 @@ impl Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)
+        f.write_str(&self.shown)
     }
 }
 
@@ -55,13 +81,20 @@ impl FromStr for Endpoint {
         }
         let host = uri.host().filter(|host| !host.is_empty());
         let host = host.ok_or(wrong.clone())?.to_owned();
+        let port = authority.get(host.len()..).unwrap_or_default();
+        let port = port.strip_prefix(':').unwrap_or("80").parse::<u16>();
+        if !port.is_ok_and(|port| port > 0) {
+            return Err(format!("{wrong}: its port is no number from 1 to 65535"));
+        }
         if uri.query().is_some() {
             return Err(format!("{wrong}: it has a query"));
         }
         let base = uri.path().trim_end_matches('/');
         let base = base.strip_suffix(PATH).unwrap_or(base);
+        let own = if base.is_empty() { "" } else { "/…" };
         Ok(Self {
             url: format!("http://{authority}{base}{PATH}"),
+            shown: format!("http://{authority}{own}{PATH}"),
             host,
         })
     }
@@ -79,6 +112,9 @@ mod tests {
             assert_eq!(url(text), wanted);
         }
         assert_eq!(url("http://a/b/"), "http://a/b/v1development/profiles");
+        let shown = |text: &str| text.parse::<Endpoint>().unwrap().to_string();
+        assert_eq!(shown("http://a:4318/"), wanted);
+        assert_eq!(shown("http://a/key/"), "http://a/…/v1development/profiles");
         let here = |text: &str| text.parse::<Endpoint>().unwrap().is_here();
         assert!(here("http://127.0.0.1:1") && here("http://[::1]:1") && here("http://localhost"));
         assert!(!here("http://10.0.0.1:1") && !here("http://localhost.example"));
@@ -96,6 +132,9 @@ mod tests {
             "ftp://a",
             "http://a?b=c",
             "http://a b",
+            "http://a:65536",
+            "http://a:",
+            "http://[::1]:0",
         ] {
             assert!(said(wrong).contains("not an address"), "{wrong}");
         }

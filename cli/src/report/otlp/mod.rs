@@ -22,7 +22,7 @@ use crate::text::{count, duration, plural};
 use crate::watch::POLL;
 use send::Sent;
 
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, Word};
 
 /// From then on it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
