@@ -1,7 +1,7 @@
 //! Kernels as labels: so many names over all processes, in the order of their coming.
 //!
 //! A name that has its place keeps it, so that no series ever goes down: the rest of a process only grows, as
-//! nothing leaves it once all places are taken, and there is no rest before.
+//! nothing leaves it. A process that has one gets no more places, also when others end and leave theirs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub const OTHERS: &str = "(other kernels)";
 struct Places {
     whole: HashMap<Box<[u8]>, Arc<str>>,
     cut: HashMap<Box<[u8]>, Arc<str>>,
+    /// Some name had no place when it came.
+    rest: bool,
 }
 
 /// Names that have a place.
@@ -49,9 +51,12 @@ impl Kernels {
                     } else {
                         &mut places.whole
                     };
-                    if !known.contains_key(bytes) && self.free > 0 {
-                        self.free -= 1;
-                        known.insert(bytes.into(), name.shown(self.raw_names).into());
+                    if !known.contains_key(bytes) {
+                        places.rest |= self.free == 0;
+                        if !places.rest {
+                            self.free -= 1;
+                            known.insert(bytes.into(), name.shown(self.raw_names).into());
+                        }
                     }
                     known.get(bytes).cloned()
                 }
@@ -142,5 +147,15 @@ mod tests {
         assert_eq!(last[&(2, OTHERS.into())], 7);
         kernels.retain(|id| id.pid != 1);
         assert_eq!(kernels.free, 2);
+        // What was counted as others stays so; a process that comes then has the places.
+        for pid in [2, 3] {
+            accounts.event(&kernel(pid, "f"));
+        }
+        let mut named = |pid: u32, name: &str| {
+            let (id, account) = accounts.processes.iter().find(|p| p.0.pid == pid).unwrap();
+            kernels.rows(*id, account).get(name).map(|row| row.calls)
+        };
+        assert_eq!(named(2, OTHERS), Some(8));
+        assert_eq!((named(3, "f"), named(3, OTHERS)), (Some(1), None));
     }
 }
