@@ -9,12 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{App, View, bpf_or_skip, fixture, of, own_copy, parcagpu, skip};
+use common::{App, PATIENCE, View, bpf_or_skip, fixture, of, own_copy, parcagpu, skip};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Longer than new processes stay unnoticed.
-const NOTICED: Duration = Duration::from_millis(700);
 
 /// The app under another name.
 fn app_called(name: &str) -> (TempDir, PathBuf) {
@@ -132,7 +129,13 @@ fn processes_of_a_cgroup_or_container_are_followed() {
     let by_id = View::start(&["trace", "--json", "--container", &id[..12]]);
     // The first was there, the second comes, the third stays outside.
     cgroup.take(apps[1].pid());
-    std::thread::sleep(NOTICED);
+    // Until every view has noticed both.
+    for view in [&by_folder, &by_path, &by_id] {
+        for app in &mut apps[..2] {
+            let mark = format!("mark_of_{}", app.pid());
+            view.await_text(&mark, || drop(app.obey(&format!("launch 1 100 {mark}"))));
+        }
+    }
     for app in &mut apps {
         app.obey("launch 4 100 k");
     }
@@ -144,7 +147,10 @@ fn processes_of_a_cgroup_or_container_are_followed() {
         let (lines, err) = view.end_json();
         let seen: Vec<usize> = apps
             .iter()
-            .map(|app| of(&lines, app.pid(), "activity_batch").len())
+            .map(|app| {
+                let batches = of(&lines, app.pid(), "activity_batch");
+                batches.iter().filter(|batch| batch["name"] == "k").count()
+            })
             .collect();
         assert_eq!(seen, [4, 4, 0], "{err}");
     }
@@ -276,7 +282,7 @@ fn a_forked_child_has_its_parents_semaphores_and_no_consumer() {
         let children = fs::read_to_string(&children).unwrap();
         match children.split_whitespace().next() {
             Some(child) => break child.parse().unwrap(),
-            None => assert!(began.elapsed() < Duration::from_secs(10), "no child"),
+            None => assert!(began.elapsed() < PATIENCE, "no child"),
         }
     };
     let heard = consumers_of(child);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{App, PARCAGPU, View, bpf_or_skip, fixture};
+use common::{App, PARCAGPU, PATIENCE, View, bpf_or_skip, fixture};
 use serde_json::Value;
 
 /// More than any view has to take, ring buffer (8 MiB, mapped twice) included.
@@ -107,5 +107,5 @@ fn a_status_block_of_noise_is_told_as_such() {
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(!text.contains('\u{1b}'), "{args:?}: {text}");
     }
-    assert!(began.elapsed() < Duration::from_secs(15));
+    assert!(began.elapsed() < PATIENCE);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{App, View, bpf_or_skip, fixture, parcagpu};
+use common::{App, PATIENCE, View, bpf_or_skip, fixture, parcagpu};
 use parcagpu_cli::recording::model::{RangeKind, Recording};
 use parcagpu_cli::recording::reader;
 use parcagpu_cli::text::{count, plural};
@@ -205,11 +205,7 @@ fn a_killed_recorder_leaves_all_but_the_last_second() {
     };
     let began = Instant::now();
     while !written(5000) {
-        assert!(
-            began.elapsed() < Duration::from_secs(10),
-            "{:?}",
-            reader::read(&path)
-        );
+        assert!(began.elapsed() < PATIENCE, "{:?}", reader::read(&path));
         std::thread::sleep(Duration::from_millis(50));
     }
     app.obey("launch 100 100 late");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use common::{App, PARCAGPU, bpf_or_skip, fixture};
 use parcagpu_cli::top::terminal::Terminal;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 110;
 

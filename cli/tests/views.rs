@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{App, PARCAGPU, View, bpf_or_skip, fixture, own_copy, parcagpu};
+use common::{App, PARCAGPU, PATIENCE, View, bpf_or_skip, fixture, own_copy, parcagpu};
 use serde_json::Value;
 
 fn lib() -> &'static str {
@@ -371,6 +371,25 @@ fn ctrl_c_goes_to_the_command_and_its_status_comes_back() {
     assert_eq!(running.wait().unwrap().code(), Some(5));
 }
 
+/// Waits until a signal that was sent to a process is not pending any more: two of the same would be one.
+fn await_taken(pid: u32, signal: i32) {
+    let began = Instant::now();
+    let is_pending = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let masks = status.lines().filter_map(|line| {
+            let mask = line
+                .strip_prefix("SigPnd:")
+                .or_else(|| line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        });
+        masks.fold(0, |all, mask| all | mask) & (1 << (signal - 1)) != 0
+    };
+    while is_pending() {
+        assert!(began.elapsed() < PATIENCE, "the signal is not taken");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_second_ctrl_c_ends_the_waiting() {
     let Some(_turn) = bpf_or_skip("a_second_ctrl_c_ends_the_waiting") else {
@@ -390,7 +409,7 @@ fn a_second_ctrl_c_ends_the_waiting() {
     for _ in 0..2 {
         // SAFETY: the group is the one just made for the child, which was not waited for.
         unsafe { libc::kill(group, libc::SIGINT) };
-        std::thread::sleep(Duration::from_millis(300));
+        await_taken(running.id(), libc::SIGINT);
     }
     assert_eq!(running.wait().unwrap().code(), Some(130));
     // SAFETY: the command of `run` is left in this group.
@@ -451,11 +470,11 @@ fn top_once_waits_for_the_records_of_its_launches_and_for_no_others() {
     let view = View::start(&[&once[..], &["--json"]].concat());
     let later = std::thread::spawn(move || {
         // After the second that counts, while the records of the others are waited for.
-        std::thread::sleep(Duration::from_millis(1150));
+        std::thread::sleep(Duration::from_millis(1900));
         quick.obey("launch 7 100 too_late");
         quick
     });
-    slow.obey("late 5 1500 k");
+    slow.obey("late 5 2000 k");
     let out = view.wait();
     let json: Value = serde_json::from_str(&out).unwrap();
     let of = |pid: u32| {
