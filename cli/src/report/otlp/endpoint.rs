@@ -52,7 +52,7 @@ impl Endpoint {
     pub fn is_here(&self) -> bool {
         let host = self.host.trim_matches(['[', ']']);
         let ip = host.parse::<IpAddr>();
-        host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+        host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
     }
 }
 
@@ -116,6 +116,7 @@ mod tests {
         assert_eq!(shown("http://a:4318/"), wanted);
         assert_eq!(shown("http://a/key/"), "http://a/…/v1development/profiles");
         let here = |text: &str| text.parse::<Endpoint>().unwrap().is_here();
+        assert!(here("http://LOCALHOST:1"));
         assert!(here("http://127.0.0.1:1") && here("http://[::1]:1") && here("http://localhost"));
         assert!(!here("http://10.0.0.1:1") && !here("http://localhost.example"));
     }
