@@ -162,6 +162,17 @@ impl Ledger {
         self.entries.iter().map(|(pid, entry)| (*pid, entry))
     }
 
+    /// One process by its number, and when it started.
+    #[cfg(test)]
+    pub fn that_knows(pid: u32, start_ns: Option<u64>) -> Self {
+        let entry = Entry {
+            start_ns,
+            ..Entry::default()
+        };
+        let entries = [(pid, entry)].into();
+        Self { entries }
+    }
+
     /// One process.
     pub fn entry(&self, pid: u32) -> Option<&Entry> {
         self.entries.get(&pid)

@@ -64,7 +64,11 @@ pub fn page(
     }
     // By number, then by start.
     for (id, account) in &facts.accounts.processes {
-        processes.insert(id.pid, (*id, Some(account)));
+        let known = processes.get(&id.pid);
+        // The number is another's by now, of which no launch was told yet.
+        if known.is_none_or(|(last, _)| last.start_ns <= id.start_ns) {
+            processes.insert(id.pid, (*id, Some(account)));
+        }
     }
     processes.retain(|_, (id, _)| shown(id));
     let mut kernels = kernels;
@@ -228,6 +232,28 @@ mod tests {
         assert!(told.contains("parcagpu_sample_complete{pid=\"7\",comm=\"\"} 0\n"));
         assert!(!told.contains("launches_seen") && !told.contains("library_state"));
         assert_eq!(told.matches("parcagpu_events_dropped_total{").count(), 3);
+    }
+
+    #[test]
+    fn what_a_process_did_is_not_told_of_the_next_one_with_its_number() {
+        let mut accounts = Accounts::default();
+        accounts.processes.insert(id(7, 1), account(100));
+        let told = |start_ns| {
+            let facts = Facts {
+                accounts: &accounts,
+                samples: None,
+                ledger: &Ledger::that_knows(7, start_ns),
+                losses: &[],
+                undecodable: 0,
+                here: &HashSet::new(),
+            };
+            Format::Prometheus
+                .write(page(&facts, None, |_| true).into())
+                .unwrap()
+        };
+        let sampled = "parcagpu_launches_sampled_total{pid=\"7\"";
+        assert!(told(Some(1)).contains(sampled) && told(None).contains(sampled));
+        assert!(!told(Some(2)).contains(sampled), "{}", told(Some(2)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod request;
 mod server;
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ const GONE_SHOWN: Duration = Duration::from_secs(300);
 
 /// Reads an address of `--listen`.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |why: &dyn std::fmt::Display| {
+    let wrong = |why: &dyn fmt::Display| {
         format!("not an address and port, such as 127.0.0.1:9464: {why}")
     };
     let mut addresses = text.to_socket_addrs().map_err(|e| wrong(&e))?;
@@ -87,7 +88,8 @@ impl Exporter {
         if let Some(bound) = self.bound.take() {
             let address = bound.address();
             let page = Arc::clone(&self.page);
-            let server = bound.serve(move |request| answer(request, &page));
+            let mut written = Written::default();
+            let server = bound.serve(move |request| answer(request, &page, &mut written));
             self.server = Some(server.context("cannot start the server of metrics")?);
             eprintln!("metrics at http://{address}/metrics");
         }
@@ -139,7 +141,25 @@ impl Exporter {
     }
 }
 
-fn answer(request: &Request, page: &Mutex<Arc<Page>>) -> Answer {
+/// What was written of the last page, by format: whoever asks again, and again, has it copied.
+#[derive(Default)]
+struct Written([Option<(Arc<Page>, Arc<str>)>; 2]);
+
+impl Written {
+    fn body(&mut self, format: Format, page: &Arc<Page>) -> Result<Arc<str>, fmt::Error> {
+        let place = &mut self.0[usize::from(format == Format::OpenMetrics)];
+        if let Some((of, body)) = place
+            && Arc::ptr_eq(of, page)
+        {
+            return Ok(Arc::clone(body));
+        }
+        let body: Arc<str> = format.write(Arc::clone(page))?.into();
+        *place = Some((Arc::clone(page), Arc::clone(&body)));
+        Ok(body)
+    }
+}
+
+fn answer(request: &Request, page: &Mutex<Arc<Page>>, written: &mut Written) -> Answer {
     match request.path.as_str() {
         "/metrics" => {}
         "/" => return Answer::line("200 OK", "parcagpu: metrics are at /metrics"),
@@ -147,7 +167,7 @@ fn answer(request: &Request, page: &Mutex<Arc<Page>>) -> Answer {
     }
     let page = Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner));
     let format = Format::accepted(&request.accept);
-    match format.write(page) {
+    match written.body(format, &page) {
         Ok(body) => Answer {
             status: "200 OK",
             content_type: format.content_type(),
@@ -160,6 +180,18 @@ fn answer(request: &Request, page: &Mutex<Arc<Page>>) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_is_written_once_for_all_who_ask() {
+        let (mut written, page) = (Written::default(), Arc::<Page>::default());
+        for format in [Format::Prometheus, Format::OpenMetrics] {
+            let first = written.body(format, &page).unwrap();
+            assert!(Arc::ptr_eq(&first, &written.body(format, &page).unwrap()));
+            assert_eq!(*first, format.write(Arc::clone(&page)).unwrap());
+            let later = written.body(format, &Arc::default()).unwrap();
+            assert!(!Arc::ptr_eq(&first, &later), "of another page");
+        }
+    }
 
     #[test]
     fn addresses() {

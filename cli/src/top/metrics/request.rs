@@ -1,5 +1,7 @@
 //! The little of HTTP that a scrape needs: one GET, one answer, end of connection.
 
+use std::sync::Arc;
+
 /// Longest head of a request, bytes; scrapers send a few hundred.
 pub const HEAD_MAX: usize = 8 << 10;
 /// Most headers in it.
@@ -35,7 +37,7 @@ pub struct Answer {
     /// Of the body.
     pub content_type: &'static str,
     /// Told to the client.
-    pub body: String,
+    pub body: Arc<str>,
 }
 
 impl Answer {
@@ -44,7 +46,7 @@ impl Answer {
         Self {
             status,
             content_type: "text/plain; charset=utf-8",
-            body: format!("{text}\n"),
+            body: format!("{text}\n").into(),
         }
     }
 
