@@ -24,6 +24,12 @@ die() {
 	exit "$status"
 }
 
+# From here on an exit status of 2, of whatever is run, is a failure: commands have it of their own, and it must not be
+# taken for something that is missing.
+nothing_is_missing() {
+	trap 'if [ $? = 2 ]; then exit 1; fi' EXIT
+}
+
 # ---- packages ----
 
 # What a script can need, the package that has it on Debian and Ubuntu, and how it is told to be there.
