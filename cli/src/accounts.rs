@@ -120,8 +120,6 @@ pub struct ProcessAccount {
     pub outstanding: AHashSet<u32>,
     /// More ids were announced without a record than are kept.
     pub outstanding_overflow: bool,
-    /// The id announced last.
-    last_id: Option<u32>,
     rows: AHashMap<Box<[u8]>, PerDevice>,
     cut_rows: AHashMap<Box<[u8]>, PerDevice>,
     other: PerDevice,
@@ -170,18 +168,11 @@ impl ProcessAccount {
 
     fn launch(&mut self, id: u32, room: &mut Room) {
         self.launches += 1;
-        self.last_id = Some(id);
         if room.ids > 0 {
             room.ids -= usize::from(self.outstanding.insert(id));
         } else {
             self.outstanding_overflow = true;
         }
-    }
-
-    /// Whether a launch came before the one announced last; ids count up and wrap around.
-    fn has_announced(&self, id: u32) -> bool {
-        self.last_id
-            .is_some_and(|last| last.wrapping_sub(id) < u32::MAX / 2)
     }
 
     /// Kernels of one device, or of all, in no order.
@@ -259,8 +250,6 @@ pub struct Accounts {
     /// Distinct errors in order of their first coming.
     pub errors: Vec<ErrorNote>,
     only_counts: bool,
-    /// Launches that are announced from now on do not count, and neither do their kernels.
-    pub closed: bool,
     room: Room,
 }
 
@@ -297,18 +286,10 @@ impl Sink for Accounts {
             start_ns: event.header.start_ns,
         };
         match &event.body {
-            Body::Correlation { .. } if self.closed => {}
             Body::Correlation { .. } if self.only_counts => self.account(id).0.launches += 1,
             Body::Correlation { id: launch, .. } => {
                 let (account, room) = self.account(id);
                 account.launch(*launch, room);
-            }
-            Body::Kernel(kernel) if self.closed => {
-                if let Some(account) = self.processes.get_mut(&id)
-                    && account.has_announced(kernel.correlation_id)
-                {
-                    account.kernel(kernel, &mut self.room);
-                }
             }
             Body::Kernel(_) if self.only_counts => self.account(id).0.records += 1,
             // Counted once: with both probes attached, activity_batch tells the same records.
@@ -447,23 +428,6 @@ mod tests {
         assert!(accounts.outstanding() <= OUTSTANDING_MAX);
         let of_launcher = accounts.processes.iter().find(|(id, _)| id.pid == 7);
         assert!(of_launcher.unwrap().1.outstanding_overflow);
-    }
-
-    #[test]
-    fn closed_accounts_take_what_was_announced_before() {
-        let mut accounts = Accounts::default();
-        for id in [u32::MAX, 0] {
-            accounts.event(&launch_event(id));
-        }
-        accounts.event(&kernel_event(b"graph", TextState::Whole, u32::MAX, 200));
-        accounts.closed = true;
-        accounts.event(&launch_event(1));
-        for id in [u32::MAX, 0, 1] {
-            accounts.event(&kernel_event(b"k", TextState::Whole, id, 200));
-        }
-        let account = accounts.processes.values().next().unwrap();
-        assert_eq!((account.launches, account.records), (2, 3));
-        assert_eq!(accounts.outstanding(), 0);
     }
 
     #[test]

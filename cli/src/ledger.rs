@@ -7,11 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
+use parcagpu_abi::probe;
 use parcagpu_abi::status::{Counter, NVTX_ONLY, State, Status, UNKNOWN};
 
+use crate::accounts::Accounts;
 use crate::block;
 use crate::discover;
-use crate::session::Session;
+use crate::session::{Loss, Session};
 use crate::status::uuid;
 use crate::text::{count, plural};
 
@@ -67,6 +69,8 @@ pub struct Entry {
     pc_sampling: Option<bool>,
     /// Since when CUPTI has had the oldest buffer, `CLOCK_MONOTONIC` ns; 0: none is out.
     pub oldest_buffer_ns: u64,
+    // Launches that came to us, once no more can.
+    told: Option<u64>,
 }
 
 /// What helps where nothing was seen and something should have been.
@@ -152,6 +156,27 @@ impl Ledger {
         }
     }
 
+    /// The end: how many launches there were while `accounts` were told of theirs. A process that goes on counts
+    /// further while we leave it, so of its counts only the share is taken; unless launches were lost on the way.
+    pub fn settle(&mut self, accounts: &Accounts, session: &Session) {
+        let lost = session.losses().is_ok_and(|losses| {
+            let launches = probe::ALL
+                .iter()
+                .position(|p| *p == probe::CUDA_CORRELATION);
+            launches.is_some_and(|at| losses[at] != Loss::default())
+        });
+        if lost || session.undecodable() > 0 {
+            return;
+        }
+        for (id, account) in &accounts.processes {
+            if let Some(entry) = self.entries.get_mut(&id.pid)
+                && entry.start_ns.is_none_or(|start| start == id.start_ns)
+            {
+                entry.settle(account.launches);
+            }
+        }
+    }
+
     fn enter(&mut self, pid: u32) -> Option<&mut Entry> {
         let room = self.entries.len() < ENTRIES_MAX || self.entries.contains_key(&pid);
         room.then(|| self.entries.entry(pid).or_default())
@@ -216,12 +241,24 @@ impl Entry {
         }
     }
 
-    /// Eager and graph launches since we came; `None`: unknown.
+    /// Eager and graph launches since we came, and until we left once that is settled; `None`: unknown.
     pub fn launches_seen(&self) -> Option<u64> {
-        Some(
-            self.since(Counter::EagerSeen)?
-                .saturating_add(self.since(Counter::GraphSeen)?),
-        )
+        let both = |eager, graph| Some(self.since(eager)?.saturating_add(self.since(graph)?));
+        let seen = both(Counter::EagerSeen, Counter::GraphSeen)?;
+        let sampled = both(Counter::EagerSampled, Counter::GraphSampled);
+        match (self.told, sampled) {
+            // Rounded up: what is a sample stays one.
+            (Some(told), Some(sampled)) if told < sampled => {
+                let part = u128::from(seen) * u128::from(told);
+                u64::try_from(part.div_ceil(u128::from(sampled))).ok()
+            }
+            _ => Some(seen),
+        }
+    }
+
+    /// So many of its launches were told to us in all.
+    fn settle(&mut self, told: u64) {
+        self.told = Some(told);
     }
 
     /// Losses inside the library since we came: what was lost and how, in words, and how many.
@@ -368,6 +405,33 @@ mod tests {
         assert_eq!(coverage(1, Some(1)), "all 1 launch");
         assert_eq!(coverage(0, Some(0)), "no launches");
         assert!(coverage(5, None).contains("unknown"));
+    }
+
+    #[test]
+    fn what_was_launched_after_we_left_is_no_part_of_it() {
+        let counters = |seen, sampled| {
+            let mut all = vec![0; Counter::ALL.len()];
+            all[Counter::EagerSeen as usize] = seen;
+            all[Counter::EagerSampled as usize] = sampled;
+            Some(Counters(all))
+        };
+        let mut entry = Entry {
+            baseline: counters(1_000, 10),
+            latest: counters(1_209, 219),
+            ..Entry::default()
+        };
+        assert_eq!(entry.launches_seen(), Some(209));
+        entry.settle(44);
+        assert_eq!(entry.launches_seen(), Some(44), "all of them were sampled");
+        entry.latest = counters(1_000 + 1_621, 10 + 540);
+        entry.settle(494);
+        assert_eq!(entry.launches_seen(), Some(1_483));
+        entry.latest = counters(1_000 + 1_621, 10 + 1_620);
+        entry.settle(100);
+        assert_eq!(entry.launches_seen(), Some(101), "a sample stays one");
+        // Counts may be read before the last launches.
+        entry.settle(2_000);
+        assert_eq!(entry.launches_seen(), Some(1_621));
     }
 
     #[test]

@@ -285,6 +285,7 @@ fn record_processes(tape: &mut Tape, options: &RecordOptions) -> Result<Recorded
     ledger.refresh(&session);
     watch::finish(&mut session)?;
     ledger.refresh(&session);
+    ledger.settle(&accounts.borrow(), &session);
     Ok((session, ledger, accounts))
 }
 

@@ -439,6 +439,7 @@ impl View {
 
     fn end(&mut self, session: &Session) {
         self.ledger.refresh(session);
+        self.ledger.settle(&self.accounts.borrow(), session);
         if let Some(tape) = self.tape.take()
             && let Err(e) = tape.end(session, &self.ledger)
         {

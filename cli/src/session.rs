@@ -4,6 +4,7 @@
 //! in the watched processes. The loaded object lives as long as our process: it is leaked once.
 
 mod attach;
+mod last_call;
 mod said;
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +29,9 @@ use crate::elf::Image;
 use crate::events::Event;
 use crate::preflight;
 use crate::scan_thread::ScanThread;
+use crate::text::clock_ns;
 use attach::{Target, attach_to};
+use last_call::LastCall;
 use said::{keep_message, load_refused};
 use skel::{ParcagpuSkel, ParcagpuSkelBuilder};
 
@@ -124,18 +127,27 @@ pub struct Session {
     hold_warnings: bool,
     // Files we were told to attach to.
     own: Vec<FileId>,
+    // Where events are decoded.
+    last_call: Option<Rc<RefCell<LastCall>>>,
 }
 
 impl Session {
     /// Loads the program. Events go to `sink` while [`Session::poll`] runs.
     pub fn load(wanted: Wanted, sink: Rc<RefCell<dyn Sink>>) -> Result<Self> {
-        Self::load_raw(wanted, move |bytes| {
+        let launches = wanted.probes.contains(&probe::CUDA_CORRELATION.name);
+        let last_call = Rc::new(RefCell::new(LastCall::new(launches)));
+        let taken = Rc::clone(&last_call);
+        let mut session = Self::load_raw(wanted, move |bytes| {
             let event = decode(bytes);
-            if let Some(event) = &event {
+            if let Some(event) = &event
+                && taken.borrow_mut().takes(event)
+            {
                 sink.borrow_mut().event(event);
             }
             event.is_some()
-        })
+        })?;
+        session.last_call = Some(last_call);
+        Ok(session)
     }
 
     /// Loads the program. `take` gets the bytes of events and says whether it understood them.
@@ -188,6 +200,7 @@ impl Session {
             warned: Vec::new(),
             hold_warnings: false,
             own: Vec::new(),
+            last_call: None,
         })
     }
 
@@ -425,6 +438,23 @@ impl Session {
                 return Ok(());
             }
         }
+    }
+
+    /// From now on no launch is taken that is announced later, and no kernel of such.
+    pub fn last_call(&self) {
+        if let Some(last_call) = &self.last_call {
+            last_call
+                .borrow_mut()
+                .begin(clock_ns(libc::CLOCK_MONOTONIC));
+        }
+    }
+
+    /// Whether records of the launches that were taken may still come.
+    pub fn waits_for_records(&self) -> bool {
+        let told = |probe: Probe| self.wanted.probes.contains(&probe.name);
+        let comes = told(probe::ACTIVITY_BATCH) || told(probe::KERNEL_EXECUTED);
+        let waits = |call: &Rc<RefCell<LastCall>>| call.borrow_mut().waits(discover::is_alive);
+        comes && self.last_call.as_ref().is_some_and(waits)
     }
 
     /// Leaves all processes; what is in the ring buffer stays.

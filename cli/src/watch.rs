@@ -28,6 +28,9 @@ const SILENT_SHOWN: usize = 5;
 pub const REFRESH: Duration = Duration::from_secs(1);
 /// Size of the ring buffer unless told otherwise, MiB.
 const RING_MIB: u32 = 8;
+/// The library tells of a kernel within a second of its end.
+const RECORDS_COME_WITHIN: Duration = Duration::from_millis(1500);
+const A_MOMENT: Duration = Duration::from_millis(20);
 /// Longest wait for events: how late a signal or the end of a command is noticed.
 pub const POLL: Duration = Duration::from_millis(100);
 
@@ -195,8 +198,19 @@ pub fn pump(
     }
 }
 
-/// Leaves the processes, then takes what is still in the ring buffer.
+/// Waits for the kernels of the launches so far, leaves the processes, and takes what is still in the ring buffer.
+/// Ctrl-C ends the waiting.
 pub fn finish(session: &mut Session) -> Result<()> {
+    session.last_call();
+    let (deadline, signals) = (Instant::now() + RECORDS_COME_WITHIN, signals::count());
+    loop {
+        session.drain()?;
+        let over = Instant::now() >= deadline || signals::count() > signals;
+        if over || !session.waits_for_records() {
+            break;
+        }
+        session.poll(A_MOMENT)?;
+    }
     session.detach();
     session.drain()
 }
@@ -240,6 +254,7 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
     ledger.refresh(&session);
     finish(&mut session)?;
     ledger.refresh(&session);
+    ledger.settle(&accounts.borrow(), &session);
     tracer.borrow_mut().flush();
     eprintln!("{}", tracer.borrow().summary(&session));
     for line in coverage_lines(&accounts.borrow(), &ledger) {

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use parcagpu_tests::agent::{Agent, Kind, Options};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::program::Program;
 use parcagpu_tests::trace::number;
@@ -38,6 +39,49 @@ fn read(lab: &Lab, file: &Path) -> BTreeMap<String, Vec<Value>> {
         all.entry(kind).or_default().push(line);
     }
     all
+}
+
+/// A program that goes on: what is launched until the recorder leaves is there with all its kernels, and nothing else.
+#[test]
+fn a_part_of_a_program_that_goes_on() {
+    if !need::bpf("a_part_of_a_program_that_goes_on") {
+        return;
+    }
+    let lab = Lab::new();
+    // One thread each: of two, one may meet the other at the switch, and is not sampled.
+    for launches in ["spaced 50 3600", "graph 3 replayspaced 50 3600"] {
+        let words = format!("init thread {launches} end gate stop join");
+        let mut host = lab
+            .host(Mode::Preload, &words)
+            .env("PARCAGPU_GRAPH_RATE_LIMIT", "100")
+            .env("MOCK_CUDA_KERNEL_NS", "2000")
+            .start();
+        host.wait_gate(1);
+        // Somebody was there before: what was launched until we come is not ours.
+        let other = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
+        assert!(other.poll_until(|e| e.iter().any(|e| e.kind == Kind::Record)));
+        let file = lab.file("part.pgpu");
+        let words = format!(
+            "record --force --no-stacks --pid {} --seconds 1 -o {}",
+            host.pid(),
+            file.display()
+        );
+        let told = lab.parcagpu(&words).run(SHORT).ok().stderr;
+        let all = read(&lab, &file);
+        let about = &all["recording"][0];
+        assert_eq!(about["whole"], true, "{told}{about}");
+        let launched = all["launch"].len() as u64;
+        assert!(launched >= 10, "{told}");
+        assert_eq!(number(about, "launches_seen"), launched);
+        assert_eq!(number(about, "kernels_without_launch"), 0, "{about}");
+        assert_eq!(number(about, "launches_without_kernel"), 0, "{about}");
+        let each = if launches.starts_with("graph") { 3 } else { 1 };
+        assert_eq!(number(about, "kernels"), launched * each);
+        let ends = format!("all {launched} launches");
+        assert!(told.contains(&ends), "{told}");
+        host.open_gate(1);
+        host.wait(SHORT).ok();
+    }
 }
 
 /// Launches of the demo, built as most programs are, hang under the functions that made them.

@@ -19,7 +19,7 @@ mod view;
 use std::cell::RefCell;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use parcagpu_abi::probe::{self, Probe};
@@ -51,9 +51,6 @@ pub fn probes() -> Vec<&'static str> {
 
 /// What NVTX ranges need besides.
 const NVTX_PROBES: [Probe; 2] = [probe::NVTX_EVENT_BATCH, probe::NVTX_RESOURCE_NAME];
-
-/// The record of a kernel that has ended comes within a second, and a little for its way to us.
-const RECORDS_COME_WITHIN: Duration = Duration::from_millis(1500);
 
 /// `parcagpu top`
 pub fn top(options: &TopOptions) -> Result<ExitCode> {
@@ -143,15 +140,10 @@ fn finish(
     ledger: &mut Ledger,
 ) -> Result<ExitCode> {
     ledger.refresh(session);
-    let timed = options.once || options.scope.seconds.is_some();
-    if timed && signals::count() == 0 {
-        await_records(session, sums)?;
-    }
     watch::finish(session)?;
-    if signals::count() > 0 {
-        ledger.refresh(session);
-    }
+    ledger.refresh(session);
     let mut sums = sums.borrow_mut();
+    ledger.settle(&sums.accounts, session);
     sums.finish();
     let all = Layout {
         rows: usize::MAX,
@@ -164,18 +156,4 @@ fn finish(
         sums.text(ledger, session, all)
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Takes the records of launches that were announced so far, for as long as they may be under way.
-fn await_records(session: &Session, sums: &Rc<RefCell<Sums>>) -> Result<()> {
-    sums.borrow_mut().accounts.closed = true;
-    let until = Instant::now() + RECORDS_COME_WITHIN;
-    while sums.borrow().accounts.outstanding() > 0
-        && Instant::now() < until
-        && !session.chosen_are_gone()
-        && signals::count() == 0
-    {
-        session.poll(watch::POLL)?;
-    }
-    Ok(())
 }

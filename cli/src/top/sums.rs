@@ -62,9 +62,7 @@ impl Sink for Sums {
             };
             live.kernel(process, kernel);
         }
-        if let Some(ranges) = &mut self.ranges
-            && (!self.accounts.closed || matches!(event.body, Body::Kernel(_)))
-        {
+        if let Some(ranges) = &mut self.ranges {
             ranges.event(event);
         }
         if let Some(pc) = &mut self.pc {

@@ -35,9 +35,8 @@ const GONE_SHOWN: Duration = Duration::from_secs(300);
 
 /// Reads an address of `--listen`.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |why: &dyn fmt::Display| {
-        format!("not an address and port, such as 127.0.0.1:9464: {why}")
-    };
+    let wrong =
+        |why: &dyn fmt::Display| format!("not an address and port, such as 127.0.0.1:9464: {why}");
     let mut addresses = text.to_socket_addrs().map_err(|e| wrong(&e))?;
     addresses.next().ok_or_else(|| wrong(&"it has no address"))
 }
