@@ -227,10 +227,11 @@ fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Opt
         }
         let now = signals::count();
         if now > forwarded {
-            forwarded = now;
+            // On a busy machine there may be two between two looks.
+            let new = now - std::mem::replace(&mut forwarded, now);
             match signals::last() {
                 // The terminal sent it to the command too, which is in our process group.
-                libc::SIGINT => interrupts += 1,
+                libc::SIGINT => interrupts += new,
                 signal => {
                     // SAFETY: the child was not waited for, so the number is still its own.
                     unsafe { libc::kill(child.id().cast_signed(), signal) };

@@ -86,10 +86,10 @@ fn with_library(found: &Found) -> Option<Finding> {
     };
     let finding = match block::read(found) {
         Ok(Some(status)) => judge(&head, place, &status, found.deleted),
-        Ok(None) => fail(
+        Ok(None) => warn(
             "process",
-            format!("{head}: its library has no status block"),
-            "start it again with a library of this version",
+            format!("{head}: it has the probes and no status block, so it cannot say how it is"),
+            "if its library is an old one of ours, start it again with this version",
         ),
         Err(e) => fail(
             "process",

@@ -262,9 +262,14 @@ fn await_child(child: libc::pid_t) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
+    /// Held while a test has children.
+    static CHILDREN: Mutex<()> = Mutex::new(());
 
     #[test]
     fn both_kinds_allow_it_and_leave_nothing() {
+        let _alone = CHILDREN.lock();
         let code = both_kinds_allow_it_and_leave_nothing as *const () as usize;
         assert_eq!(with_a_copy(code), Ok(()));
         if let Some(result) = sharing_memory() {
@@ -277,6 +282,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_not_mapped_is_refused() {
+        let _alone = CHILDREN.lock();
         assert!(with_a_copy(page_size()).is_err());
     }
 
