@@ -117,6 +117,17 @@ impl Ledger {
         }
     }
 
+    /// Processes in which launches were sampled before we came.
+    pub fn sampled_before(&self) -> impl Iterator<Item = u32> {
+        let sampled = |entry: &Entry| {
+            let counters = [Counter::EagerSampled, Counter::GraphSampled];
+            let before = entry.baseline.as_ref();
+            before.is_some_and(|b| counters.iter().any(|c| b.get(*c).is_none_or(|n| n > 0)))
+        };
+        let entries = self.entries.iter();
+        entries.filter_map(move |(pid, entry)| sampled(entry).then_some(*pid))
+    }
+
     /// Brings all entries up to date.
     pub fn refresh(&mut self, session: &Session) {
         for found in session.found() {

@@ -134,8 +134,7 @@ pub struct Session {
 impl Session {
     /// Loads the program. Events go to `sink` while [`Session::poll`] runs.
     pub fn load(wanted: Wanted, sink: Rc<RefCell<dyn Sink>>) -> Result<Self> {
-        let launches = wanted.probes.contains(&probe::CUDA_CORRELATION.name);
-        let last_call = Rc::new(RefCell::new(LastCall::new(launches)));
+        let last_call = Rc::new(RefCell::new(LastCall::default()));
         let taken = Rc::clone(&last_call);
         let mut session = Self::load_raw(wanted, move |bytes| {
             let event = decode(bytes);
@@ -437,6 +436,14 @@ impl Session {
             if self.turn.get() < TURN {
                 return Ok(());
             }
+        }
+    }
+
+    /// Launches of these processes were sampled before we came; kernels of such are left out.
+    pub fn were_sampled(&self, pids: impl IntoIterator<Item = u32>) {
+        let launches = self.wanted.probes.contains(&probe::CUDA_CORRELATION.name);
+        if let Some(last_call) = self.last_call.as_ref().filter(|_| launches) {
+            last_call.borrow_mut().were_sampled(pids);
         }
     }
 

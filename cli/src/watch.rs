@@ -103,6 +103,7 @@ pub fn start_with(
     let mut ledger = Ledger::default();
     session.look_around();
     ledger.begin(&session);
+    session.were_sampled(ledger.sampled_before());
     session.rescan()?;
     if choice.is_all() {
         attach_ahead(&mut session, named)?;

@@ -101,9 +101,8 @@ fn a_status_block_of_noise_is_told_as_such() {
     ] {
         let out = Command::new(PARCAGPU).args(&args).output().unwrap();
         let code = out.status.code();
-        // `doctor` finds what it does not understand wrong.
-        let expected = if args[0] == "doctor" { 2 } else { 0 };
-        assert_eq!(code, Some(expected), "{args:?}");
+        // Whatever a process says is no fault of the host.
+        assert_eq!(code, Some(0), "{args:?}");
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(!text.contains('\u{1b}'), "{args:?}: {text}");
     }

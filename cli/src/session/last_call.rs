@@ -36,8 +36,8 @@ fn is_before(id: u32, other: u32) -> bool {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct LastCall {
-    /// Launches are told to us at all.
-    launches: bool,
+    /// Processes in which launches were sampled before we came.
+    before: AHashSet<u32>,
     /// `CLOCK_MONOTONIC` ns.
     at: Option<u64>,
     /// Launches without a record, and when they were announced.
@@ -48,12 +48,9 @@ pub struct LastCall {
 }
 
 impl LastCall {
-    /// For views to which launches are told, or not.
-    pub fn new(launches: bool) -> Self {
-        Self {
-            launches,
-            ..Self::default()
-        }
+    /// Launches of these processes were sampled before we came: by another consumer, who may be there still.
+    pub fn were_sampled(&mut self, pids: impl IntoIterator<Item = u32>) {
+        self.before.extend(pids);
     }
 
     /// Whether a view is to have the event.
@@ -78,7 +75,7 @@ impl LastCall {
             Body::Kernel(kernel) => {
                 let launch = (process, kernel.correlation_id);
                 self.open.remove(&launch);
-                if self.launches && self.is_earlier(launch, header.time_ns) {
+                if self.before.contains(&header.pid) && self.is_earlier(launch, header.time_ns) {
                     return false;
                 }
                 let later = || self.is_later(process, kernel.correlation_id);
@@ -125,10 +122,10 @@ impl LastCall {
         old && told.ids.is_none_or(|(lowest, _)| is_before(id, lowest))
     }
 
-    /// Whether a launch is later than all that were taken.
+    /// Whether a launch is later than all that were taken; where none was told, nothing can be said.
     fn is_later(&self, process: ProcessId, id: u32) -> bool {
         let highest = self.told.get(&process).and_then(|told| told.ids);
-        highest.is_none_or(|(_, highest)| is_before(highest, id))
+        highest.is_some_and(|(_, highest)| is_before(highest, id))
     }
 
     /// No launch after `now` (`CLOCK_MONOTONIC` ns) is taken.
@@ -200,7 +197,9 @@ mod tests {
 
     #[test]
     fn launches_of_before_with_all_their_records_and_no_others() {
-        let mut call = LastCall::new(true);
+        let mut call = LastCall::default();
+        call.were_sampled([1]);
+        assert!(call.takes(&record(3, 5, 9)), "nobody was there before us");
         // Told by somebody who was there before us.
         assert!(!call.takes(&record(1, 5, 9)));
         assert!(call.takes(&launch(1, 7, 10)) && call.takes(&launch(1, 9, 11)));
@@ -219,14 +218,13 @@ mod tests {
 
     #[test]
     fn ids_wrap_around() {
-        let mut call = LastCall::new(true);
+        let mut call = LastCall::default();
+        call.were_sampled([1]);
         assert!(call.takes(&launch(1, u32::MAX, 10)) && call.takes(&launch(1, 0, 11)));
         assert!(!call.takes(&record(1, u32::MAX - 1, 12)));
         assert!(call.takes(&record(1, u32::MAX, 12)) && call.takes(&record(1, 0, 12)));
         // Half of all ids later.
         assert!(call.takes(&record(1, u32::MAX / 2 + 5, 11 + super::OLD)));
-        let mut without = LastCall::new(false);
-        assert!(without.takes(&record(1, 5, 9)));
     }
 
     #[test]
