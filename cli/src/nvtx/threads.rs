@@ -25,14 +25,26 @@ impl ThreadNumbers {
 
 /// Innermost number of a thread; `None` once it is gone.
 fn inner_number(pid: u32, tid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    innermost(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?)
+}
+
+/// Of the text in `status`; `None` where the thread is on its way out: the kernel has 0 for it then.
+fn innermost(status: &str) -> Option<u32> {
     let numbers = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-    numbers.split_whitespace().next_back()?.parse().ok()
+    let number = numbers.split_whitespace().next_back()?.parse().ok()?;
+    (number != 0).then_some(number)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ThreadNumbers;
+    use super::{ThreadNumbers, innermost};
+
+    #[test]
+    fn a_thread_on_its_way_out_has_no_number() {
+        assert_eq!(innermost("Name:\tk\nNSpid:\t4711\t17\n"), Some(17));
+        assert_eq!(innermost("Name:\tk\nNSpid:\t0\n"), None);
+        assert_eq!(innermost("Name:\tk\n"), None);
+    }
 
     #[test]
     fn a_thread_that_is_gone_keeps_its_number() {
