@@ -422,18 +422,23 @@ impl Session {
             _ => Ok(()),
         };
         quiet(self.ring.poll(timeout))?;
-        if self.turn.get() >= TURN {
+        if self.is_behind() {
             return Ok(());
         }
         // A batch whose last record could not be read wakes nobody.
         quiet(self.ring.consume())
     }
 
+    /// Whether the last [`Self::poll`] left something.
+    pub fn is_behind(&self) -> bool {
+        self.turn.get() >= TURN
+    }
+
     /// Hands all that is there to the sink, once nothing more comes.
     pub fn drain(&self) -> Result<()> {
         loop {
             self.poll(Duration::ZERO)?;
-            if self.turn.get() < TURN {
+            if !self.is_behind() {
                 return Ok(());
             }
         }

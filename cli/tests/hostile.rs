@@ -104,6 +104,12 @@ fn a_status_block_of_noise_is_told_as_such() {
         // Whatever a process says is no fault of the host.
         assert_eq!(code, Some(0), "{args:?}");
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        if args[0] == "doctor" {
+            // But nothing to be content with.
+            let told = text.lines().find(|l| l.contains(&format!("PID {pid} ")));
+            let warned = |line: &str| line.starts_with("warn ") && line.contains("unknown state");
+            assert!(told.is_some_and(warned), "{text}");
+        }
         assert!(!text.contains('\u{1b}'), "{args:?}: {text}");
     }
     assert!(began.elapsed() < PATIENCE);

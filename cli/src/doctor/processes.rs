@@ -111,7 +111,8 @@ fn judge(head: &str, place: &str, status: &Status, deleted: bool) -> Finding {
     };
     let text = format!("{head}: {name}{because}{place}");
     let last = status.last_error.load();
-    if !last.is_empty() {
+    // Nothing that follows means anything where the state does not.
+    if !last.is_empty() && state.is_some() {
         return warn(
             "process",
             format!("{text}; last error: {last}"),
@@ -125,7 +126,7 @@ fn judge(head: &str, place: &str, status: &Status, deleted: bool) -> Finding {
             "nothing is reported until that tool ends (PARCAGPU_YIELD=never takes CUPTI from it)",
         ),
         Some(State::Stopped) => warn("process", text, "start the program again"),
-        None => fail(
+        None => warn(
             "process",
             text,
             "use the command that came with that library",
@@ -208,7 +209,7 @@ mod tests {
                 .ends_with("held by libtool.so")
         );
         status.state.store(99, Relaxed);
-        assert_eq!(level(&status), Level::Fail);
+        assert_eq!(level(&status), Level::Warn);
         status.state.store(State::Dormant as u32, Relaxed);
         assert_eq!(judge("", "", &status, true).level, Level::Warn);
         status.set_text(&status.last_error, "config: PARCAGPU_RATE=1 is not known");
