@@ -281,10 +281,7 @@ impl Accounts {
 
 impl Sink for Accounts {
     fn event(&mut self, event: &Event<'_>) {
-        let id = ProcessId {
-            pid: event.header.pid,
-            start_ns: event.header.start_ns,
-        };
+        let id = event.header.process();
         match &event.body {
             Body::Correlation { .. } if self.only_counts => self.account(id).0.launches += 1,
             Body::Correlation { id: launch, .. } => {

@@ -2,6 +2,8 @@
 
 use parcagpu_abi::probe::{self, Probe};
 
+use crate::session::ProcessId;
+
 /// What is common to all events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -21,6 +23,14 @@ impl Header {
     /// The probe that fired.
     pub fn probe(&self) -> &'static Probe {
         &probe::ALL[self.probe]
+    }
+
+    /// The process, named for good.
+    pub fn process(&self) -> ProcessId {
+        ProcessId {
+            pid: self.pid,
+            start_ns: self.start_ns,
+        }
     }
 }
 

@@ -351,10 +351,7 @@ fn name_of(text: &Text<'_>) -> String {
 impl Sink for Ranges {
     fn event(&mut self, event: &Event<'_>) {
         let h = event.header;
-        let id = ProcessId {
-            pid: h.pid,
-            start_ns: h.start_ns,
-        };
+        let id = h.process();
         match &event.body {
             Body::Nvtx {
                 timestamp_ns,

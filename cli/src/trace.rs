@@ -119,9 +119,10 @@ impl Tracer {
             code.event(event);
         }
         if let Body::StallReasons { names, .. } = &event.body
-            && (self.reasons.len() < TOLD_MAX || self.reasons.contains_key(&process(event)))
+            && (self.reasons.len() < TOLD_MAX || self.reasons.contains_key(&event.header.process()))
         {
-            self.reasons.insert(process(event), Reasons::new(names));
+            self.reasons
+                .insert(event.header.process(), Reasons::new(names));
         }
     }
 
@@ -241,13 +242,6 @@ impl Sink for Both {
     }
 }
 
-fn process(event: &Event<'_>) -> ProcessId {
-    ProcessId {
-        pid: event.header.pid,
-        start_ns: event.header.start_ns,
-    }
-}
-
 impl Sink for Tracer {
     fn event(&mut self, event: &Event<'_>) {
         self.learn(event);
@@ -267,7 +261,7 @@ impl Sink for Tracer {
             let mut line = json::line(event, &mut self.demangler);
             if let Some(place) = place {
                 let none = Reasons::default();
-                let reasons = self.reasons.get(&process(event)).unwrap_or(&none);
+                let reasons = self.reasons.get(&event.header.process()).unwrap_or(&none);
                 json::add_place(&mut line, &place, reasons);
             }
             line.to_string()
@@ -335,7 +329,7 @@ impl Tracer {
             return self.fields(&event.body);
         };
         let none = Reasons::default();
-        let known = self.reasons.get(&process(event)).unwrap_or(&none);
+        let known = self.reasons.get(&event.header.process()).unwrap_or(&none);
         let reasons: Vec<String> = reasons
             .iter()
             .map(|(i, n)| format!("{}:{n}", clean(&known.name(*i).replace(' ', "_"))))

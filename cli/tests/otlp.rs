@@ -7,6 +7,8 @@ mod common;
 mod model;
 #[path = "common/taken.rs"]
 mod taken;
+#[path = "common/tape.rs"]
+mod tape;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,9 +22,7 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
 use opentelemetry_proto::tonic::profiles::v1development::Sample;
-use parcagpu_cli::recording::format::Note;
 use parcagpu_cli::recording::model::Recording;
-use parcagpu_cli::recording::writer::{Beginning, Writer};
 use parcagpu_cli::report::{Format, otlp, write};
 use prost::Message;
 use serde_json::Value;
@@ -107,23 +107,6 @@ fn hostile_names_and_numbers() {
     );
 }
 
-/// A recording of one launch of four, and its kernel of 7 us.
-fn recording(path: &Path) {
-    let file = std::fs::File::create(path).unwrap();
-    let mut w = Writer::new(file, &Beginning::default()).unwrap();
-    w.clock(50, 1_000, 4);
-    let p = w.process(77, 5);
-    w.note(p, Note::Comm, 0, 0, "app");
-    w.note(p, Note::LaunchesSeen, 0, 1 + 4, "");
-    let name = w.name(b"_Z9vectorAddPKfS0_Pfi", false);
-    w.launch([100, p, 77, 5, 614, name, 0]);
-    let mut row = [0; 19];
-    row[..7].copy_from_slice(&[1_200, 7_000, p, 0, 1, 7, 5]);
-    row[18] = name;
-    w.kernel(row);
-    w.finish(9_000).unwrap();
-}
-
 fn parcagpu(args: &[&str]) -> Output {
     Command::new(PARCAGPU)
         .args(args)
@@ -136,7 +119,7 @@ fn parcagpu(args: &[&str]) -> Output {
 fn sent(status: &str, kind: &str, answer: &[u8]) -> (Option<i32>, String, collector::Received) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.pgpu");
-    recording(&path);
+    tape::write(&path);
     let collector = Collector::that_answers(status, kind, answer);
     let url = collector.url.clone();
     let run = parcagpu(&["report", path.to_str().unwrap(), "--otlp", &url]);
@@ -215,7 +198,7 @@ fn what_a_collector_refuses_is_told() {
 fn where_nobody_is_nothing_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.pgpu");
-    recording(&path);
+    tape::write(&path);
     let path = path.to_str().unwrap();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", nobody.local_addr().unwrap());
@@ -249,7 +232,7 @@ fn what_may_be_a_secret_in_an_address_is_not_shown() {
     drop(nobody);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.pgpu");
-    recording(&path);
+    tape::write(&path);
     for (url, code) in [
         ("http://me:hidden@a".to_owned(), 2),
         ("http://a/?key=hidden".to_owned(), 2),

@@ -4,13 +4,14 @@
 mod model;
 #[path = "common/protobuf.rs"]
 mod protobuf;
+#[path = "common/tape.rs"]
+mod tape;
 
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use parcagpu_cli::recording::format::Note;
 use parcagpu_cli::recording::model::Recording;
 use parcagpu_cli::recording::writer::{Beginning, Writer};
 use parcagpu_cli::report::{Format, write};
@@ -496,27 +497,10 @@ fn parcagpu(dir: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A recording of one launch and its kernel of 7 us.
-fn recording(path: &Path) {
-    let file = std::fs::File::create(path).unwrap();
-    let mut w = Writer::new(file, &Beginning::default()).unwrap();
-    w.clock(50, 1_000, 4);
-    let p = w.process(77, 5);
-    w.note(p, Note::Comm, 0, 0, "app");
-    w.note(p, Note::LaunchesSeen, 0, 1 + 4, "");
-    let name = w.name(b"_Z9vectorAddPKfS0_Pfi", false);
-    w.launch([100, p, 77, 5, 614, name, 0]);
-    let mut row = [0; 19];
-    row[..7].copy_from_slice(&[1_200, 7_000, p, 0, 1, 7, 5]);
-    row[18] = name;
-    w.kernel(row);
-    w.finish(9_000).unwrap();
-}
-
 #[test]
 fn the_command_reads_a_file_and_writes_by_the_name_of_the_output() {
     let dir = tempfile::tempdir().unwrap();
-    recording(&dir.path().join("run.pgpu"));
+    tape::write(&dir.path().join("run.pgpu"));
     let told = parcagpu(dir.path(), &["report", "run.pgpu"]);
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(
@@ -547,7 +531,7 @@ fn the_command_reads_a_file_and_writes_by_the_name_of_the_output() {
 #[test]
 fn what_cannot_be_read_or_written_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    recording(&dir.path().join("run.pgpu"));
+    tape::write(&dir.path().join("run.pgpu"));
     std::fs::write(dir.path().join("no"), "not a recording").unwrap();
     for file in ["no", "absent"] {
         let run = parcagpu(dir.path(), &["report", file]);

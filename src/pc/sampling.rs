@@ -171,7 +171,8 @@ impl Sampling {
     }
 
     /// The subscription is about to end, and CUPTI still tells if a context goes: the last moment to close a
-    /// window. One that cannot be closed for launches inside is so by the first of them that returns.
+    /// window. One that cannot be closed for launches inside is so by a launch that returns once the window is old
+    /// enough; until one comes there is no kernel that the open window could hold up.
     pub fn leave(&self, session: &Session) {
         if self.on.swap(false, Ordering::Relaxed) {
             self.close_window(session);

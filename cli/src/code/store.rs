@@ -437,10 +437,7 @@ fn disassembler(options: &CodeOptions) -> Result<Option<Disassembler>> {
 impl Sink for Code {
     /// Takes note of cubins. Code is read only of processes that sample PCs: others announce theirs too.
     fn event(&mut self, event: &Event<'_>) {
-        let process = ProcessId {
-            pid: event.header.pid,
-            start_ns: event.header.start_ns,
-        };
+        let process = event.header.process();
         match event.body {
             Body::CubinLoaded { crc, address, size } => {
                 let announced = Announced {

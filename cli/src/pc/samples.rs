@@ -150,10 +150,7 @@ pub struct Samples {
 
 impl Sink for Samples {
     fn event(&mut self, event: &Event<'_>) {
-        let id = ProcessId {
-            pid: event.header.pid,
-            start_ns: event.header.start_ns,
-        };
+        let id = event.header.process();
         match &event.body {
             Body::PcSample {
                 crc,

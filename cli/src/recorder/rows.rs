@@ -25,10 +25,7 @@ fn bits(n: i32) -> u64 {
 impl<W: Write> Sink for Recorder<W> {
     fn event(&mut self, event: &Event<'_>) {
         let h = event.header;
-        let id = ProcessId {
-            pid: h.pid,
-            start_ns: h.start_ns,
-        };
+        let id = h.process();
         if let Some(process) = self.process(id).map(|known| known.index) {
             self.take(id, process, &h, &event.body);
         }

@@ -56,10 +56,7 @@ impl LastCall {
     /// Whether a view is to have the event.
     pub fn takes(&mut self, event: &Event<'_>) -> bool {
         let header = &event.header;
-        let process = ProcessId {
-            pid: header.pid,
-            start_ns: header.start_ns,
-        };
+        let process = header.process();
         let late = self.at.is_some_and(|at| header.time_ns > at);
         match &event.body {
             Body::Correlation { id, .. } if late => {

@@ -10,7 +10,7 @@ use crate::ledger::Ledger;
 use crate::nvtx::Ranges;
 use crate::pc::rows::Rows;
 use crate::pc::samples::Samples;
-use crate::session::{ProcessId, Session, Sink};
+use crate::session::{Session, Sink};
 use crate::table::{self, Layout};
 use crate::{nvtx_table, pc_table, signals, watch};
 
@@ -56,11 +56,7 @@ impl Sink for Sums {
     fn event(&mut self, event: &Event<'_>) {
         self.accounts.event(event);
         if let (Some(live), Body::Kernel(kernel)) = (&mut self.live, &event.body) {
-            let process = ProcessId {
-                pid: event.header.pid,
-                start_ns: event.header.start_ns,
-            };
-            live.kernel(process, kernel);
+            live.kernel(event.header.process(), kernel);
         }
         if let Some(ranges) = &mut self.ranges {
             ranges.event(event);
