@@ -171,7 +171,8 @@ fn code_may_not_be_written() {
     assert_eq!(status.engine.load(), "none");
     let reason = status.engine_reason.load();
     assert!(reason.contains("may not be made writable"), "{reason}");
-    assert_eq!(block::state(&status), State::Dormant);
+    // The kernel takes its time to detach the consumer of before.
+    block::wait_state(host.pid(), &lab.library(), State::Dormant);
     host.open_gate(1);
     host.wait(Duration::from_secs(10)).ok();
 }
