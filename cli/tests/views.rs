@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{App, PARCAGPU, PATIENCE, View, bpf_or_skip, fixture, own_copy, parcagpu};
@@ -542,45 +543,67 @@ fn top_and_the_bpftrace_view_together() {
         .spawn()
         .expect("bpftrace is not there");
     app.await_semaphores(&[1, 1, 0, 1]);
-    let out = bpftrace.stdout.take().unwrap();
+    let mut out = BufReader::new(bpftrace.stdout.take().unwrap());
+    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let printed = Arc::clone(&lines);
     let reader = std::thread::spawn(move || {
-        BufReader::new(out)
-            .lines()
-            .map_while(Result::ok)
-            .collect::<Vec<_>>()
+        let mut line = String::new();
+        while out.read_line(&mut line).unwrap() > 0 {
+            printed.lock().unwrap().push(std::mem::take(&mut line));
+        }
     });
-    std::thread::sleep(Duration::from_millis(500));
     let pid = app.pid();
+    let told = |probe: &str, text: &str| {
+        let head = format!("{pid} {pid} {probe} ");
+        let lines = lines.lock().unwrap();
+        let here = |l: &&String| l.starts_with(&head) && l.contains(text);
+        lines.iter().filter(here).count()
+    };
+    let await_told = |probe: &str, text: &str, count: usize| {
+        let began = Instant::now();
+        while told(probe, text) < count {
+            let lines = lines.lock().unwrap();
+            assert!(began.elapsed() < PATIENCE, "{probe} {text}: {lines:?}");
+            drop(lines);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    // A semaphore rises before the consumer's program is in place.
+    let probes = parcagpu_abi::probe::ALL
+        .iter()
+        .filter(|p| **p != parcagpu_abi::probe::KERNEL_EXECUTED);
+    let began = Instant::now();
+    while probes.clone().any(|p| told(p.name, "") == 0) {
+        let lines = lines.lock().unwrap();
+        assert!(began.elapsed() < PATIENCE, "not attached: {lines:?}");
+        drop(lines);
+        app.obey("all");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let view = View::start(&["top", "--json", "--pid", &pid.to_string()]);
-    app.obey("all");
     app.obey("launch 130 100 both");
     let (top, _) = view.end();
     // One leaves, the other goes on.
     app.await_semaphores(&[1, 1, 0, 1]);
     app.obey("launch 10 100 alone");
-    std::thread::sleep(Duration::from_millis(500));
-    // SAFETY: the child is ours and was not waited for.
-    unsafe { libc::kill(bpftrace.id().cast_signed(), libc::SIGINT) };
-    bpftrace.wait().unwrap();
-    app.await_semaphores(&[0, 0, 0, 0]);
-    let lines = reader.join().unwrap();
-    let told = |probe: &str, text: &str| {
-        let head = format!("{pid} {pid} {probe} ");
-        lines
-            .iter()
-            .filter(|l| l.starts_with(&head) && l.contains(text))
-            .count()
-    };
-    for probe in parcagpu_abi::probe::ALL {
-        if *probe != parcagpu_abi::probe::KERNEL_EXECUTED {
-            assert!(told(probe.name, "") > 0, "{}: {lines:?}", probe.name);
-        }
+    // bpftrace may throw away what it has not printed when it is interrupted.
+    await_told("activity_batch", "ns=100 both", 130);
+    await_told("activity_batch", "ns=100 alone", 10);
+    // And it forgets an interrupt that comes while it prints: then it gets another.
+    let began = Instant::now();
+    while bpftrace.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < PATIENCE, "bpftrace goes on");
+        // SAFETY: the child is ours and was not waited for.
+        unsafe { libc::kill(bpftrace.id().cast_signed(), libc::SIGINT) };
+        std::thread::sleep(Duration::from_millis(500));
     }
+    app.await_semaphores(&[0, 0, 0, 0]);
+    reader.join().unwrap();
     assert_eq!(told("activity_batch", "ns=100 both"), 130);
     assert_eq!(told("activity_batch", "ns=100 alone"), 10);
-    assert_eq!(told("error", "cupti: something \"broke\""), 1);
+    assert!(told("error", "cupti: something \"broke\"") > 0);
     let json: Value = serde_json::from_str(&top).unwrap();
-    assert_eq!(json["processes"][0]["records"], 131);
+    assert_eq!(json["processes"][0]["records"], 130);
 }
 
 #[test]

@@ -201,6 +201,16 @@ impl Running {
         self.wait_text(text, |running| running.stdout());
     }
 
+    /// Waits until `lines` whole lines of its stdout have this text: what a consumer prints comes some time
+    /// after it was delivered, and bpftrace may throw away what it has not printed when it is interrupted.
+    #[track_caller]
+    pub fn wait_lines(&mut self, text: &str, lines: usize) {
+        let has = |stdout: &str| whole_lines(stdout).filter(|l| l.contains(text)).count() >= lines;
+        self.wait_until(&format!("{lines} lines with {text:?}"), |running| {
+            has(&running.stdout())
+        });
+    }
+
     /// Waits for a text on its stderr.
     #[track_caller]
     pub fn wait_stderr(&mut self, text: &str) {
@@ -209,10 +219,17 @@ impl Running {
 
     #[track_caller]
     fn wait_text(&mut self, text: &str, output: impl Fn(&Self) -> String) {
+        self.wait_until(&format!("{text:?}"), |running| {
+            output(running).contains(text)
+        });
+    }
+
+    #[track_caller]
+    fn wait_until(&mut self, what: &str, said: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + WATCHDOG;
         loop {
             let alive = self.runs();
-            if output(self).contains(text) {
+            if said(self) {
                 return;
             }
             if !alive || Instant::now() > deadline {
@@ -222,7 +239,7 @@ impl Running {
                     "it ended".to_owned()
                 };
                 panic!(
-                    "{} did not say {text:?} ({state}); stdout: {}; stderr: {}",
+                    "{} did not say {what} ({state}); stdout: {}; stderr: {}",
                     self.name,
                     self.stdout(),
                     self.stderr()
@@ -358,6 +375,12 @@ impl Drop for Running {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The lines that end with a line end; what comes after the last one is still being written.
+fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
 }
 
 /// A file's text; what a program writes may be cut in a character.

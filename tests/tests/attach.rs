@@ -157,6 +157,9 @@ fn bpftrace_view() {
     wait_delivered(pid, &lab.library());
     host.open_gate(1);
     host.wait(SHORT).ok();
+    view.wait_lines(&format!("{pid} {pid} cuda_correlation id="), 11);
+    view.wait_lines(" activity_batch id=", 13);
+    view.wait_lines("PARCAGPU_NONSENSE", 1);
     let ended = view.interrupt(SHORT).ok();
     let lines_with = |text: &str| {
         let mine = ended

@@ -43,8 +43,10 @@ fn counted(top: Running) -> (u64, u64) {
     (number("launches_told"), number("records"))
 }
 
-/// Launches and records that `parcagpu.bt` printed.
-fn printed(bpftrace: Running) -> (u64, u64) {
+/// Launches and records that `parcagpu.bt` printed, which leaves when it has printed so many of both.
+fn printed(mut bpftrace: Running, expected: usize) -> (u64, u64) {
+    bpftrace.wait_lines(" cuda_correlation id=", expected);
+    bpftrace.wait_lines(" activity_batch id=", expected);
     let ended = bpftrace.interrupt(SHORT).ok();
     let lines = |what: &str| ended.stdout.lines().filter(|l| l.contains(what)).count() as u64;
     (lines(" cuda_correlation id="), lines(" activity_batch id="))
@@ -91,7 +93,7 @@ fn one_late() {
     assert_eq!(counted(late), (250, 250));
     host.open_gate(3);
     host.wait(SHORT).ok();
-    assert_eq!(printed(early), (350, 350));
+    assert_eq!(printed(early, 350), (350, 350));
 }
 
 /// Both from the start; bpftrace leaves early, `top` sees all.
@@ -109,7 +111,7 @@ fn one_leaves() {
     host.wait_gate(2);
     // What was launched is delivered before the next consumer comes or goes.
     wait_delivered(host.pid(), &lab.library());
-    assert_eq!(printed(leaving), (120, 120));
+    assert_eq!(printed(leaving, 120), (120, 120));
     host.open_gate(2);
     host.wait_gate(3);
     wait_delivered(host.pid(), &lab.library());
