@@ -13,6 +13,7 @@ use std::sync::Arc;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
+use super::shrunk::reading;
 use super::{FrameText, Frames};
 use crate::discover::{Mapping, open_mapped};
 use crate::elf::{self, UnwindTables};
@@ -109,11 +110,11 @@ impl Files {
         let resolved = opened.file.as_ref().map(|file| {
             let symbolizer = AssertUnwindSafe(&self.symbolizer);
             let debug = opened.debug;
-            catch_unwind(|| resolve(&symbolizer, file, debug, offset, &mapping.path))
+            reading(|| catch_unwind(|| resolve(&symbolizer, file, debug, offset, &mapping.path)))
         });
         let frames = match resolved {
-            Some(Ok(frames)) => frames,
-            Some(Err(_)) => {
+            Some((Ok(frames), false)) => frames,
+            Some((Err(_), _) | (_, true)) => {
                 // Whatever it left behind is not used again, nor is the file.
                 self.symbolizer = Symbolizer::new();
                 opened.file = None;
@@ -208,6 +209,8 @@ fn unresolved(path: &str, offset: u64) -> Frames {
 mod tests {
     use super::*;
     use crate::symbols::process::Mappings;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[inline(never)]
     fn a_function_of_this_name() -> u64 {
@@ -234,6 +237,50 @@ mod tests {
         assert_eq!(frame.module, mapping.path);
         assert_eq!(files.opened.values().next().unwrap().known.len(), 1);
         assert_eq!(files.frames(pid, mapping, address), frames);
+    }
+
+    /// Without [`reading`] this is the end of the process, within the first few tries.
+    #[test]
+    fn files_that_get_shorter_while_they_are_read_lose_names_and_nothing_else() {
+        let mappings = Mappings::read(std::process::id());
+        let address = libc::getpid as *const () as u64;
+        let mapping = mappings.file_at(address).unwrap();
+        let content = std::fs::read(&mapping.path).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib.so");
+        std::fs::write(&path, &content).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let m = file.metadata().unwrap();
+        let (major, minor) = (libc::major(m.dev()), libc::minor(m.dev()));
+        let copy = Mapping {
+            file: (format!("{major:02x}:{minor:02x}"), m.ino()),
+            path: path.to_string_lossy().into_owned(),
+            ..mapping.clone()
+        };
+        let name = || {
+            Files::default().frames(u32::MAX, &copy, address)[0]
+                .function
+                .clone()
+        };
+        let whole = name();
+        assert!(whole.ends_with("getpid"), "{whole}");
+        let nameless = unresolved(&copy.path, address - mapping.start + mapping.offset);
+        let over = AtomicBool::new(false);
+        let wrong = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    file.set_len(4096).unwrap();
+                    file.write_all_at(&content, 0).unwrap();
+                }
+            });
+            let names = std::iter::repeat_with(name).take(500);
+            let wrong = names.filter(|n| *n != whole && *n != nameless[0].function);
+            let wrong: Vec<String> = wrong.collect();
+            over.store(true, Ordering::Relaxed);
+            wrong
+        });
+        assert_eq!(wrong, Vec::<String>::new());
+        assert_eq!(name(), whole);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What the addresses of a CPU stack are called.
 //!
 //! Everything here reads what the watched process decides: its mappings, the files it maps, the map of its
-//! JIT. So all of it is bounded, and a file that makes the symbolizer fail is left alone from then on.
+//! JIT. So all of it is bounded, and a file that makes the symbolizer fail, or gets shorter under it, is left alone from
+//! then on.
 
 pub mod files;
 pub mod jit;
 pub mod process;
+pub mod shrunk;
 pub mod thread;
 pub mod unwind;
 
