@@ -1,8 +1,9 @@
 //! The command line.
 
 pub mod help;
+mod numbers;
+mod record;
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -13,6 +14,8 @@ use crate::refusal::refuse;
 use crate::report::Format;
 use crate::report::otlp::{Endpoint, Word};
 use crate::top::metrics;
+use numbers::{kernel_names, mib, pid, seconds};
+pub use record::{KeepOptions, RecordOptions, RunOptions};
 
 /// Shows what CUDA programs do on the GPU, through the probes of libparcagpu.so.
 #[derive(Debug, Parser)]
@@ -92,56 +95,6 @@ pub struct Scope {
     /// Which processes.
     #[command(flatten)]
     pub chosen: Chosen,
-}
-
-/// Numbers of processes: the kernel gives none above 2^22.
-const PID_MAX: u32 = 1 << 22;
-/// Size of a ring buffer, MiB.
-const MIB_MAX: u32 = 1024;
-/// Kernels as labels of metrics.
-const KERNEL_NAMES_MAX: u32 = 10_000;
-/// Seconds between two tables: more are not read.
-const PAUSE_MIN: f64 = 0.1;
-/// Of seconds and rates.
-const NUMBER_MAX: f64 = 1e9;
-
-fn pid(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(pid) if (1..=PID_MAX).contains(&pid) => Ok(pid),
-        _ => Err(format!(
-            "not the number of a process, 1 to {PID_MAX} (--comm takes names)"
-        )),
-    }
-}
-
-fn mib(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(mib) if (1..=MIB_MAX).contains(&mib) => Ok(mib),
-        _ => Err(format!("not a whole number of MiB, 1 to {MIB_MAX}")),
-    }
-}
-
-fn kernel_names(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(n) if (1..=KERNEL_NAMES_MAX).contains(&n) => Ok(n),
-        _ => Err(format!("not a number of names, 1 to {KERNEL_NAMES_MAX}")),
-    }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(s) if (0.0..=NUMBER_MAX).contains(&s) => Ok(s),
-        _ => Err(format!("not a number of seconds, 0 to {NUMBER_MAX}")),
-    }
-}
-
-fn pause(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(s) if (PAUSE_MIN..=NUMBER_MAX).contains(&s) => Ok(s),
-        _ => Err(format!(
-            "not a number of seconds, {PAUSE_MIN} to {NUMBER_MAX}"
-        )),
-    }
 }
 
 /// `parcagpu trace`
@@ -228,117 +181,6 @@ pub struct TopOptions {
     /// Which processes and how long.
     #[command(flatten)]
     pub scope: Scope,
-}
-
-/// What goes into a recording.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-#[command(next_help_heading = "Recording")]
-pub struct KeepOptions {
-    /// Replace the file if it is there
-    #[arg(long)]
-    pub force: bool,
-    /// Do not take the CPU stacks of launches
-    #[arg(long)]
-    pub no_stacks: bool,
-    /// Keep the machine code of kernels too, to resolve PC samples with
-    #[arg(long)]
-    pub cubins: bool,
-    /// Make these of it at the end, beside it, as parcagpu report does
-    #[arg(long, value_enum, value_name = "FORMATS", value_delimiter = ',')]
-    pub format: Vec<Format>,
-    /// Send it at the end to this collector as OTLP profiles, as parcagpu report does
-    #[arg(long, value_name = "URL", value_parser = Word)]
-    pub otlp: Option<Endpoint>,
-}
-
-/// `parcagpu record`
-#[derive(Args, Debug)]
-pub struct RecordOptions {
-    /// The file
-    #[arg(long, short, value_name = "FILE", default_value = "parcagpu.pgpu")]
-    pub output: PathBuf,
-    /// Launches of the command sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true, requires = "command")]
-    pub rate: Option<f64>,
-    /// Graph launches of the command sampled per second and thread [default: as --rate, else
-    /// PARCAGPU_GRAPH_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true, requires = "command")]
-    pub graph_rate: Option<f64>,
-    /// Sample where the command's kernels are, too, and what they wait for: sets PARCAGPU_PC_SAMPLING_RATE=1000
-    /// and PARCAGPU_PC_HW_BUFFER_MB=32 where they are not set, and keeps the machine code as --cubins does
-    #[arg(long, requires = "command")]
-    pub pc: bool,
-    /// Start this command and record what it does
-    #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
-    /// Which processes and how long.
-    #[command(flatten)]
-    pub scope: Scope,
-    /// What goes in.
-    #[command(flatten)]
-    pub keep: KeepOptions,
-}
-
-/// `parcagpu run`
-#[derive(Args, Debug)]
-pub struct RunOptions {
-    /// Launches sampled per second and thread [default: PARCAGPU_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true)]
-    pub rate: Option<f64>,
-    /// Graph launches sampled per second and thread [default: as --rate, else PARCAGPU_GRAPH_RATE_LIMIT, else all]
-    #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true)]
-    pub graph_rate: Option<f64>,
-    /// Sample where the kernels are, too, and what they wait for; see parcagpu record --help
-    #[arg(long)]
-    pub pc: bool,
-    /// Print every event as it comes
-    #[arg(long, conflicts_with_all = ["top", "every"])]
-    pub trace: bool,
-    /// Print the table of kernels at the end (this is the default)
-    #[arg(long)]
-    pub top: bool,
-    /// Print the table every so many seconds too
-    #[arg(long, value_name = "SECONDS", value_parser = pause, allow_negative_numbers = true)]
-    pub every: Option<f64>,
-    /// Library to preload [default: PARCAGPU_LIB, or the one beside this program, in ../lib, in
-    /// target/release]
-    #[arg(long, value_name = "FILE")]
-    pub lib: Option<PathBuf>,
-    /// Results as JSON: one object per line with --trace, else one object at the end
-    #[arg(long)]
-    pub json: bool,
-    /// Do not demangle kernel names
-    #[arg(long)]
-    pub raw_names: bool,
-    /// Write the results to this file instead of stderr
-    #[arg(long, short, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Record everything in this file too; see parcagpu record --help
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    /// Size of the ring buffer between kernel and this program
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = mib, allow_negative_numbers = true)]
-    pub ring_mib: u32,
-    /// The command and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
-    pub command: Vec<OsString>,
-    /// What goes into the recording.
-    #[command(flatten)]
-    pub keep: KeepOptions,
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(r) if r > 0.0 && r <= NUMBER_MAX => Ok(r),
-        _ => Err(format!(
-            "not a number of launches per second, above 0 and up to {NUMBER_MAX}"
-        )),
-    }
 }
 
 /// `parcagpu report`
@@ -464,65 +306,5 @@ mod tests {
         assert_eq!(record.command, ["app", "--force"]);
         assert!(record.keep.cubins && !record.keep.force);
         assert!(Cli::try_parse_from(["parcagpu", "record", "--rate", "1"]).is_err());
-    }
-
-    #[test]
-    fn numbers_are_checked_and_the_error_says_which_are_possible() {
-        assert!(rate("0").is_err() && rate("NaN").is_err() && rate("-1").is_err());
-        assert_eq!(rate("2.5"), Ok(2.5));
-        assert!(seconds("inf").is_err() && seconds("-1").is_err());
-        assert!(pid("0").is_err() && pid("-1").is_err() && pid("4194305").is_err());
-        assert_eq!((pid("7"), mib("1024")), (Ok(7), Ok(1024)));
-        assert!(mib("0").is_err() && mib("1.5").is_err());
-        let said = |words: &[&str]| {
-            let error = Cli::try_parse_from(["parcagpu"].iter().chain(words)).unwrap_err();
-            assert_eq!(error.exit_code(), 2);
-            error.to_string()
-        };
-        let cases: [(&[&str], &str); 12] = [
-            (
-                &["top", "--pid", "abc"],
-                "'abc' for '--pid <PID>': not the number of a process, 1 to 4194304",
-            ),
-            (&["status", "--pid", "-1"], "'-1' for '--pid <PID>'"),
-            (
-                &["trace", "--seconds", "-1"],
-                "'-1' for '--seconds <N>': not a number of seconds, 0 to 1000000000",
-            ),
-            (
-                &["record", "--seconds", "soon"],
-                "'soon' for '--seconds <N>'",
-            ),
-            (
-                &["run", "--every", "-2", "--", "x"],
-                "'-2' for '--every <SECONDS>': not a number of seconds, 0.1 to",
-            ),
-            (
-                &["run", "--rate", "-2", "--", "x"],
-                "'-2' for '--rate <N>': not a number of launches per second, above 0",
-            ),
-            (
-                &["record", "--graph-rate", "0", "--", "x"],
-                "'0' for '--graph-rate <N>'",
-            ),
-            (
-                &["top", "--ring-mib", "-5"],
-                "'-5' for '--ring-mib <MIB>': not a whole number of MiB, 1 to 1024",
-            ),
-            (
-                &["run", "--ring-mib", "big", "--", "x"],
-                "'big' for '--ring-mib <MIB>'",
-            ),
-            (
-                &["report", "x", "--format", "pdf"],
-                "[possible values: text, html,",
-            ),
-            (&["completions", "cmd"], "[possible values: bash,"),
-            (&["tops"], "unrecognized subcommand 'tops'"),
-        ];
-        for (words, expected) in cases {
-            let said = said(words);
-            assert!(said.contains(expected), "{words:?}: {said}");
-        }
     }
 }

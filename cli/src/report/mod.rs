@@ -10,8 +10,6 @@ mod lanes;
 pub mod otlp;
 mod output;
 mod perfetto;
-mod perfetto_packets;
-mod perfetto_proto;
 mod pprof;
 mod pprof_proto;
 mod stalls;

@@ -5,6 +5,11 @@
 //! NVTX ranges and its launches. What overlaps on one of them continues in `(2)`, `(3)`, ... Events are
 //! written in order of time; at the same time a launch comes before its kernels, so that its arrow begins there.
 
+mod packets;
+mod proto;
+mod slices;
+mod tracks;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
@@ -12,33 +17,15 @@ use anyhow::Result;
 
 use super::coverage::share;
 use super::lanes::{Lanes, Span, nest};
-use super::perfetto_packets::Packets;
-use super::perfetto_proto::{DebugAnnotation, TrackDescriptor};
 use super::view::{View, gpu_ns};
-use crate::recording::model::{Kernel, Launch, Range, RangeKind};
+use crate::recording::model::{Range, RangeKind};
 use crate::text::count;
+use packets::Packets;
+use slices::{Event, What};
+use tracks::Track;
 
 /// A kernel that began this long before its launch returned did not begin before it: a clock was set.
 const CALL_MAX_NS: u64 = 1_000_000_000;
-
-/// What happens on a track.
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Kernel { index: u32, arrow: bool },
-    Launch { index: u32, arrow: bool },
-    Graph { index: u32 },
-    Range { index: u32 },
-    Mark { index: u32 },
-    Note { name: u64 },
-    End,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Event {
-    time: u64,
-    track: u64,
-    what: What,
-}
 
 /// Writes the trace.
 pub fn write(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
@@ -81,20 +68,6 @@ pub fn extent(view: &View<'_>) -> (u64, u64) {
     (first.min(last), last)
 }
 
-/// What a track is of; children are found by these words.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Track {
-    Recording,
-    Process(u32),
-    Thread(u32, u32),
-    Device(u32, u32),
-    Stream(u32, u32, u32, u32, usize),
-    Graph(u32, u32, usize),
-    Launches(u32, u32),
-    Domain(u32, u32, u32),
-    Ranges(u32, u32, usize),
-}
-
 struct Builder<'v, 'r, 'w> {
     view: &'v View<'r>,
     packets: Packets<'w>,
@@ -104,82 +77,6 @@ struct Builder<'v, 'r, 'w> {
 }
 
 impl Builder<'_, '_, '_> {
-    /// The track's number; describes it, and those above it, when it is new.
-    fn track(&mut self, track: Track) -> Result<u64> {
-        if let Some(known) = self.tracks.get(&track) {
-            return Ok(*known);
-        }
-        let parent = match track {
-            Track::Recording | Track::Process(_) => None,
-            Track::Thread(p, _)
-            | Track::Device(p, _)
-            | Track::Graph(p, ..)
-            | Track::Ranges(p, ..) => Some(Track::Process(p)),
-            Track::Stream(p, device, ..) => Some(Track::Device(p, device)),
-            Track::Launches(p, tid) | Track::Domain(p, tid, _) => Some(Track::Thread(p, tid)),
-        };
-        let parent_uuid = match parent {
-            Some(parent) => Some(self.track(parent)?),
-            None => None,
-        };
-        self.last_track += 1;
-        let mut descriptor = TrackDescriptor {
-            uuid: Some(self.last_track),
-            parent_uuid,
-            ..TrackDescriptor::default()
-        };
-        self.describe(&track, &mut descriptor);
-        self.packets.describe(descriptor)?;
-        self.tracks.insert(track, self.last_track);
-        Ok(self.last_track)
-    }
-
-    fn describe(&self, track: &Track, descriptor: &mut TrackDescriptor) {
-        use super::perfetto_proto::{ProcessDescriptor, ThreadDescriptor};
-        let view = self.view;
-        let process = |p: u32| view.rec.processes.get(p as usize);
-        let pid = |p: u32| i32::try_from(view.pid(p)).ok();
-        let lane = |lane: usize| match lane {
-            0 => String::new(),
-            n => format!(" ({})", n + 1),
-        };
-        let name = match *track {
-            Track::Recording => "parcagpu".to_owned(),
-            Track::Process(p) => {
-                let comm = process(p).map_or("?", |p| &p.comm);
-                descriptor.process = Some(ProcessDescriptor {
-                    pid: pid(p),
-                    process_name: Some(crate::demangle::clean(comm)),
-                });
-                return;
-            }
-            Track::Thread(p, tid) => {
-                let named = process(p).and_then(|p| p.threads.get(&tid));
-                descriptor.thread = Some(ThreadDescriptor {
-                    pid: pid(p),
-                    tid: Some(tid.into()),
-                    thread_name: named.map(|name| crate::demangle::clean(name)),
-                });
-                return;
-            }
-            Track::Device(p, device) => view.device(p, device),
-            Track::Stream(p, device, context, stream, n) => {
-                view.stream(p, device, context, stream) + &lane(n)
-            }
-            Track::Graph(_, graph, n) => format!("graph {graph}{}", lane(n)),
-            Track::Launches(..) => "launches".to_owned(),
-            Track::Domain(_, _, domain) => match view.name(domain) {
-                "" => "NVTX".to_owned(),
-                domain => format!("NVTX {domain}"),
-            },
-            Track::Ranges(_, domain, n) => match view.name(domain) {
-                "" => format!("NVTX ranges across threads{}", lane(n)),
-                domain => format!("NVTX {domain} ranges across threads{}", lane(n)),
-            },
-        };
-        descriptor.name = Some(name);
-    }
-
     fn event(&mut self, time: u64, track: u64, what: What) {
         self.events.push(Event { time, track, what });
     }
@@ -370,125 +267,6 @@ impl Builder<'_, '_, '_> {
             }
         }
         Ok(())
-    }
-
-    fn write_events(mut self) -> Result<()> {
-        let mut events = std::mem::take(&mut self.events);
-        // Stable: at the same time the order of making stands, on which nesting and arrows rely.
-        events.sort_by_key(|e| e.time);
-        let rec = self.view.rec;
-        for event in events {
-            let Event { time, track, what } = event;
-            match what {
-                What::End => self.packets.end(time, track)?,
-                What::Note { name } => {
-                    self.packets
-                        .begin(time, track, "note", name, vec![], None)?
-                }
-                What::Kernel { index, arrow } => self.kernel(time, track, index, arrow)?,
-                What::Launch { index, arrow } => {
-                    let launch = &rec.launches[index as usize];
-                    let notes = self.launch_notes(launch);
-                    let name = self.packets.event_name(self.view.kernel_name(launch.name));
-                    let flow = arrow.then_some(u64::from(index) + 1);
-                    self.packets
-                        .begin(time, track, "launch", name, notes, flow)?;
-                }
-                What::Graph { index } => {
-                    let kernel = &rec.kernels[index as usize];
-                    let name = format!("graph {}", kernel.graph_id);
-                    let name = self.packets.event_name(&name);
-                    let notes = vec![self.packets.uint("correlation_id", kernel.correlation_id)];
-                    self.packets
-                        .begin(time, track, "graph", name, notes, None)?;
-                }
-                What::Range { index } | What::Mark { index } => {
-                    let range = &rec.ranges[index as usize];
-                    let notes = self.range_notes(range);
-                    let name = self.packets.event_name(range_name(self.view, range));
-                    if let What::Mark { .. } = what {
-                        self.packets.instant(time, track, "nvtx", name, notes)?;
-                    } else {
-                        self.packets.begin(time, track, "nvtx", name, notes, None)?;
-                    }
-                }
-            }
-        }
-        self.packets.flush()
-    }
-
-    fn kernel(&mut self, time: u64, track: u64, index: u32, arrow: bool) -> Result<()> {
-        let kernel = &self.view.rec.kernels[index as usize];
-        let notes = self.kernel_notes(kernel);
-        let name = self.packets.event_name(self.view.kernel_name(kernel.name));
-        let flow = kernel
-            .launch
-            .filter(|_| arrow)
-            .map(|launch| u64::from(launch) + 1);
-        let category = if kernel.graph_id == 0 {
-            "kernel"
-        } else {
-            "graph kernel"
-        };
-        self.packets.begin(time, track, category, name, notes, flow)
-    }
-
-    fn kernel_notes(&mut self, k: &Kernel) -> Vec<DebugAnnotation> {
-        let view = self.view;
-        let caller = view
-            .launch(k)
-            .and_then(|launch| view.caller(launch.stack))
-            .map(|frame| view.frame(frame));
-        let packets = &mut self.packets;
-        let dim = |[x, y, z]: [i32; 3]| format!("{x}x{y}x{z}");
-        let mut notes = vec![
-            packets.uint("correlation_id", k.correlation_id),
-            packets.text("grid", &dim(k.grid)),
-            packets.text("block", &dim(k.block)),
-            packets.uint("registers_per_thread", k.registers),
-            packets.int("static_shared_memory", k.static_shared_memory),
-            packets.int("dynamic_shared_memory", k.dynamic_shared_memory),
-        ];
-        if k.graph_id != 0 {
-            notes.push(packets.uint("graph_id", k.graph_id));
-            notes.push(packets.uint("graph_node_id", k.graph_node_id));
-        }
-        if let Some(caller) = caller {
-            notes.push(packets.text("launched_by", &caller));
-        }
-        notes
-    }
-
-    fn launch_notes(&mut self, launch: &Launch) -> Vec<DebugAnnotation> {
-        let view = self.view;
-        let packets = &mut self.packets;
-        let mut notes = vec![
-            packets.uint("correlation_id", launch.correlation_id),
-            packets.int("cbid", launch.cbid),
-        ];
-        if launch.stack != 0 {
-            let stack = packets.stack(launch.stack, || {
-                let frames: Vec<String> = view.stack(launch.stack).map(|f| view.frame(f)).collect();
-                frames.join(" < ")
-            });
-            notes.push(stack);
-        }
-        notes
-    }
-
-    fn range_notes(&mut self, range: &Range) -> Vec<DebugAnnotation> {
-        let packets = &mut self.packets;
-        let mut notes = Vec::new();
-        if range.kind != RangeKind::Pushed {
-            notes.push(packets.uint("thread", range.tid));
-        }
-        if range.domain != 0 {
-            notes.push(packets.text("domain", self.view.name(range.domain)));
-        }
-        if range.color != 0 {
-            notes.push(packets.text("color", &format!("{:#010x}", range.color)));
-        }
-        notes
     }
 }
 

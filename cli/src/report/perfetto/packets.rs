@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use prost::Message;
 
-use super::perfetto_proto::{
+use super::proto::{
     Clock, ClockSnapshot, DebugAnnotation, Interned, InternedData, TracePacket,
     TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
