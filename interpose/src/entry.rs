@@ -162,7 +162,7 @@ pub(crate) fn set_errno(value: i32) {
 ///         fn clockTick(flags: u32) -> i32 => Tick, when 1;
 ///     ];
 /// }
-/// CLOCK.want(0);
+/// CLOCK.want(1, false);
 /// ```
 #[macro_export]
 macro_rules! hooks {

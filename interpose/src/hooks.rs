@@ -122,10 +122,14 @@ impl HookSet {
         }
     }
 
-    /// Chooses which groups of functions call their handlers; a call of
-    /// another function goes straight to the original.
-    pub fn want(&self, groups: u8) {
-        self.wanted.store(groups, Ordering::Relaxed);
+    /// Chooses whether functions of these groups call their handlers; if not,
+    /// a call goes straight to the original. Several threads may choose at
+    /// once: each changes its own groups only.
+    pub fn want(&self, groups: u8, on: bool) {
+        match on {
+            true => self.wanted.fetch_or(groups, Ordering::Relaxed),
+            false => self.wanted.fetch_and(!groups, Ordering::Relaxed),
+        };
     }
 
     /// Whether functions of one of the groups call their handlers.
@@ -285,7 +289,9 @@ mod tests {
     fn groups_choose_the_handlers() {
         let set = HookSet::new(&[]);
         assert!(set.wants(1) && set.wants(128));
-        set.want(2);
+        set.want(!2, false);
         assert!(!set.wants(1) && set.wants(3));
+        set.want(1, true);
+        assert!(set.wants(1) && set.wants(2) && !set.wants(4));
     }
 }

@@ -5,13 +5,14 @@
 //! * [`sys`], [`result`]: layouts, constants, names of result codes
 //! * [`locate`], [`api`]: which libcupti, and its functions
 //! * [`driver`]: the few functions of libcuda that we call
-//! * [`callbacks`]: launches as the subscriber sees them
+//! * [`callbacks`], [`launch_functions`]: launches as the subscriber sees them
 //! * [`activity`], [`pool`]: kernel records and the buffers they come in
 
 pub mod activity;
 pub mod api;
 pub mod callbacks;
 pub mod driver;
+pub mod launch_functions;
 pub mod locate;
 pub mod pool;
 pub mod result;

@@ -18,25 +18,23 @@ use crate::config::YieldMode;
 use crate::cupti::activity;
 use crate::cupti::locate::file_of;
 use crate::cupti::sys::{
-    ACTIVITY_KIND_CONCURRENT_KERNEL, BufferCompleteFunc, BufferRequestFunc,
-    CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, CUPTI_SUCCESS, CUcontext, CUptiResult,
-    CallbackFunc, Domain, SubscriberHandle,
+    BufferCompleteFunc, BufferRequestFunc, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
+    CUPTI_SUCCESS, CUptiResult, CallbackFunc, SubscriberHandle,
 };
 use crate::entry::{self, Inside};
 use crate::machine::Turn;
-use crate::session::Session;
 use crate::{errors, lifecycle, session, watch};
 
 type Ptr = *mut c_void;
 
 /// Whether a call is our own, or made in a forked child, where nothing is ours to give up but the
 /// subscription ([`leave_inherited`]).
-fn is_ours() -> bool {
+pub(super) fn is_ours() -> bool {
     entry::is_inside() || lifecycle::in_forked_child()
 }
 
 /// Whether the program is to be refused: it asks for what we have and will not give.
-fn is_refused() -> bool {
+pub(super) fn is_refused() -> bool {
     session::active().is_some_and(|session| session.config.yield_mode == YieldMode::Never)
 }
 
@@ -54,7 +52,7 @@ fn leave_inherited() {
 
 /// Gives CUPTI up for the module that `user` lies in, before its call goes through; whether it did.
 /// Nothing of ours comes back until [`Wish::end`].
-fn step_aside(user: *const c_void) -> bool {
+pub(super) fn step_aside(user: *const c_void) -> bool {
     entry::barrier(false, || {
         let _ours = Inside::nested();
         let wish = Wish::new(file_of(user).unwrap_or_else(|| PathBuf::from("a tool")));
@@ -293,137 +291,4 @@ impl Handler<(), CUptiResult> for Finalize {
             watch::look_soon();
         }
     }
-}
-
-/// A kind that the program switches.
-#[derive(Clone, Copy)]
-pub struct Switching {
-    kind: u32,
-    on: bool,
-    wished: bool,
-}
-
-/// On: we go first, so that its records go into its buffers. `Err` is the answer to the program in place of
-/// CUPTI's.
-fn switching(kind: u32, on: bool) -> Result<Option<Switching>, CUptiResult> {
-    if is_ours() {
-        return Ok(None);
-    }
-    if on && is_refused() {
-        return Err(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
-    }
-    let pinned = session::get().is_some_and(Session::kernels_are_pinned);
-    if !on && kind == ACTIVITY_KIND_CONCURRENT_KERNEL && pinned {
-        // Switched off, it could never be switched on again, for the tool neither. Records that come from
-        // now on are taken by us.
-        holder::switched(kind, false);
-        return Err(CUPTI_SUCCESS);
-    }
-    let wished = on && step_aside(switching_user());
-    if on {
-        holder::switched(kind, true);
-    }
-    Ok(Some(Switching { kind, on, wished }))
-}
-
-fn switched(open: Option<Switching>, result: CUptiResult) {
-    let Some(open) = open else { return };
-    // An attempt to switch on that failed has nothing on; whatever happened, off is off.
-    if !open.on || result != CUPTI_SUCCESS {
-        holder::switched(open.kind, false);
-    }
-    Wish::end(open.wished);
-}
-
-/// A kind is not switched by a function of its user's that we know of; the tool's completion callback
-/// tells whose it is.
-fn switching_user() -> *const c_void {
-    holder::buffer_callbacks().map_or(std::ptr::null(), |(_, complete)| complete as *const c_void)
-}
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident($on:literal, $kind:ident; $($arg:ident: $ty:ty),*);)*) => {
-        $(
-            $(#[$doc])*
-            pub struct $name;
-
-            impl Handler<($($ty,)*), CUptiResult> for $name {
-                type Open = Option<Switching>;
-
-                #[allow(unused_variables, reason = "only the kind matters")]
-                unsafe fn before(
-                    _frame: usize,
-                    arguments: ($($ty,)*),
-                ) -> Next<($($ty,)*), CUptiResult, Option<Switching>> {
-                    let ($($arg,)*) = arguments;
-                    match switching($kind, $on) {
-                        Ok(open) => Next::Call(arguments, open),
-                        Err(refusal) => Next::Return(refusal),
-                    }
-                }
-
-                unsafe fn after(
-                    open: Option<Switching>,
-                    _arguments: ($($ty,)*),
-                    result: CUptiResult,
-                ) {
-                    switched(open, result);
-                }
-            }
-        )*
-    };
-}
-
-kinds! {
-    /// `cuptiActivityEnable` and `cuptiActivityEnableAndDump`.
-    Enable(true, kind; kind: u32);
-    /// `cuptiActivityDisable`.
-    Disable(false, kind; kind: u32);
-    /// `cuptiActivityEnableContext`.
-    EnableContext(true, kind; context: CUcontext, kind: u32);
-    /// `cuptiActivityDisableContext`.
-    DisableContext(false, kind; context: CUcontext, kind: u32);
-    /// `cuptiActivityEnable_v2` and `cuptiActivityEnableAndDump_v2`.
-    EnableV2(true, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
-    /// `cuptiActivityDisable_v2`.
-    DisableV2(false, kind; subscriber: SubscriberHandle, kind: u32, config: Ptr);
-}
-
-macro_rules! callbacks {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) => ($domain:expr, $cbid:expr);)*) => {
-        $(
-            $(#[$doc])*
-            pub struct $name;
-
-            impl Handler<(u32, SubscriberHandle, $($ty,)*), CUptiResult> for $name {
-                type Open = ();
-
-                unsafe fn before(
-                    _frame: usize,
-                    arguments: (u32, SubscriberHandle, $($ty,)*),
-                ) -> Next<(u32, SubscriberHandle, $($ty,)*), CUptiResult, ()> {
-                    Next::Call(arguments, ())
-                }
-
-                unsafe fn after(
-                    _open: (),
-                    (on, _, $($arg,)*): (u32, SubscriberHandle, $($ty,)*),
-                    result: CUptiResult,
-                ) {
-                    if !is_ours() && result == CUPTI_SUCCESS {
-                        holder::switched_callbacks($domain, $cbid, on != 0);
-                    }
-                }
-            }
-        )*
-    };
-}
-
-callbacks! {
-    /// `cuptiEnableCallback`.
-    EnableCallback(domain: Domain, cbid: u32) => (Some(domain), Some(cbid));
-    /// `cuptiEnableDomain`.
-    EnableDomain(domain: Domain) => (Some(domain), None);
-    /// `cuptiEnableAllDomains`.
-    EnableAllDomains() => (None, None);
 }

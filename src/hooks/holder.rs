@@ -14,11 +14,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::ApiCallbacks;
-use crate::cupti::callbacks;
 use crate::cupti::sys::{
     BufferCompleteFunc, BufferRequestFunc, CallbackFunc, DOMAIN_DRIVER_API, Domain,
     SubscriberHandle,
 };
+use crate::cupti::{callbacks, launch_functions};
 use crate::{clock, entry, session};
 
 /// How long a tool has to be quiet after its last kind went off.
@@ -220,7 +220,9 @@ pub fn switched_callbacks(domain: Option<Domain>, cbid: Option<u32>, on: bool) {
     if domain.is_some_and(|domain| domain != DOMAIN_DRIVER_API) {
         return;
     }
-    let bits = cbid.map_or(u64::MAX, |cbid| callbacks::launch_bit(cbid).unwrap_or(0));
+    let bits = cbid.map_or(u64::MAX, |cbid| {
+        launch_functions::launch_bit(cbid).unwrap_or(0)
+    });
     match on {
         true => SUBSCRIPTION.launches.fetch_or(bits, Ordering::AcqRel),
         false => SUBSCRIPTION.launches.fetch_and(!bits, Ordering::AcqRel),
@@ -232,7 +234,7 @@ pub fn wants_callback(domain: Domain, cbid: u32) -> bool {
     if domain != DOMAIN_DRIVER_API || !SUBSCRIPTION.present.load(Ordering::Acquire) {
         return SUBSCRIPTION.present.load(Ordering::Acquire);
     }
-    callbacks::launch_bit(cbid)
+    launch_functions::launch_bit(cbid)
         .is_none_or(|bit| SUBSCRIPTION.launches.load(Ordering::Acquire) & bit != 0)
 }
 

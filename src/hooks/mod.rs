@@ -7,7 +7,7 @@
 //!
 //! * [`boot`]: `cuInit` and the loads, which bring the session up
 //! * [`launch`]: the launches, where sampling is decided
-//! * [`coexist`], [`holder`]: the program's own use of CUPTI, for which we step aside
+//! * [`coexist`], [`switches`], [`holder`]: the program's own use of CUPTI, for which we step aside
 //! * [`installed`]: what was put in, and what is done where it was not
 
 pub mod boot;
@@ -15,9 +15,9 @@ pub mod coexist;
 pub mod holder;
 pub mod installed;
 pub mod launch;
+pub mod switches;
 
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use parcagpu_interpose::{hooks, watch};
 
@@ -37,19 +37,9 @@ pub const UNLOADS: u8 = 8;
 /// Handlers that count launches and loads; wanted where PCs are sampled in serialized mode.
 pub const GATE: u8 = 16;
 
-static WANTED: AtomicU8 = AtomicU8::new(u8::MAX);
-
 /// Turns groups of handlers in libcuda on or off.
 pub fn want(groups: u8, on: bool) {
-    let before = match on {
-        true => WANTED.fetch_or(groups, Ordering::Relaxed),
-        false => WANTED.fetch_and(!groups, Ordering::Relaxed),
-    };
-    CUDA.want(if on {
-        before | groups
-    } else {
-        before & !groups
-    });
+    CUDA.want(groups, on);
 }
 
 type Ptr = *mut c_void;
@@ -97,17 +87,17 @@ hooks! {
         fn cuptiActivityRegisterCallbacks(request: Option<BufferRequestFunc>, complete: Option<BufferCompleteFunc>) -> CUptiResult
             => coexist::RegisterCallbacks;
         fn cuptiFinalize() -> CUptiResult => coexist::Finalize;
-        fn cuptiActivityEnable(kind: u32) -> CUptiResult => coexist::Enable;
-        fn cuptiActivityEnableAndDump(kind: u32) -> CUptiResult => coexist::Enable;
-        fn cuptiActivityDisable(kind: u32) -> CUptiResult => coexist::Disable;
-        fn cuptiActivityEnableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::EnableContext;
-        fn cuptiActivityDisableContext(context: CUcontext, kind: u32) -> CUptiResult => coexist::DisableContext;
-        fn cuptiActivityEnable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::EnableV2;
-        fn cuptiActivityEnableAndDump_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::EnableV2;
-        fn cuptiActivityDisable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => coexist::DisableV2;
-        fn cuptiEnableCallback(on: u32, handle: SubscriberHandle, domain: u32, cbid: u32) -> CUptiResult => coexist::EnableCallback;
-        fn cuptiEnableDomain(on: u32, handle: SubscriberHandle, domain: u32) -> CUptiResult => coexist::EnableDomain;
-        fn cuptiEnableAllDomains(on: u32, handle: SubscriberHandle) -> CUptiResult => coexist::EnableAllDomains;
+        fn cuptiActivityEnable(kind: u32) -> CUptiResult => switches::Enable;
+        fn cuptiActivityEnableAndDump(kind: u32) -> CUptiResult => switches::Enable;
+        fn cuptiActivityDisable(kind: u32) -> CUptiResult => switches::Disable;
+        fn cuptiActivityEnableContext(context: CUcontext, kind: u32) -> CUptiResult => switches::EnableContext;
+        fn cuptiActivityDisableContext(context: CUcontext, kind: u32) -> CUptiResult => switches::DisableContext;
+        fn cuptiActivityEnable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => switches::EnableV2;
+        fn cuptiActivityEnableAndDump_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => switches::EnableV2;
+        fn cuptiActivityDisable_v2(subscriber: SubscriberHandle, kind: u32, config: Ptr) -> CUptiResult => switches::DisableV2;
+        fn cuptiEnableCallback(on: u32, handle: SubscriberHandle, domain: u32, cbid: u32) -> CUptiResult => switches::EnableCallback;
+        fn cuptiEnableDomain(on: u32, handle: SubscriberHandle, domain: u32) -> CUptiResult => switches::EnableDomain;
+        fn cuptiEnableAllDomains(on: u32, handle: SubscriberHandle) -> CUptiResult => switches::EnableAllDomains;
     ];
 }
 
