@@ -1,8 +1,10 @@
 //! `parcagpu trace`: one line per event.
 
+mod fields;
+mod repeats;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::rc::Rc;
 
@@ -12,13 +14,13 @@ use parcagpu_abi::probe::{self, Probe};
 use crate::accounts::Accounts;
 use crate::code::{Code, Place};
 use crate::demangle::{Demangler, clean};
-use crate::events::{Body, Event, Text, TextState};
-use crate::json::{self, nvtx_kind, resource_kind};
+use crate::events::{Body, Event};
+use crate::json;
 use crate::pc::reasons::Reasons;
 use crate::pc::samples::function_name;
 use crate::session::{ProcessId, Session, Sink};
 use crate::stdout;
-use crate::text::{clock_ns, count, duration, plural, time_of_day};
+use crate::text::{clock_ns, count, plural, time_of_day};
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +58,7 @@ const _: () = assert!(matches!(
     b"pc_sample_batch"
 ));
 
-/// Repeats are only recognised among this many; past it everything is printed again.
+/// Repeats, and tables of stall reasons, are only kept of so many; past it everything is printed again.
 const TOLD_MAX: usize = 100_000;
 
 impl Tracer {
@@ -182,54 +184,6 @@ impl Tracer {
         lines.push(loss_line(session));
         lines.join("\n")
     }
-
-    /// Whether this is metadata that was told before.
-    fn is_repeat(&mut self, event: &Event<'_>) -> bool {
-        let h = event.header;
-        let key = |what: &dyn Fn(&mut DefaultHasher)| {
-            let mut hasher = DefaultHasher::new();
-            what(&mut hasher);
-            hasher.finish()
-        };
-        let hash = match &event.body {
-            Body::StallReasons { names, .. } => key(&|s| names.hash(s)),
-            Body::GpuConfig {
-                device,
-                sampling_factor,
-                clock_khz,
-                sm_count,
-            } => key(&|s| (device, sampling_factor, clock_khz, sm_count).hash(s)),
-            Body::CubinLoaded { crc, .. } => *crc,
-            Body::CubinUnloaded { crc } => {
-                let loaded = probe::ALL.iter().position(|p| *p == probe::CUBIN_LOADED);
-                self.told
-                    .remove(&(h.pid, h.start_ns, loaded.unwrap_or(0), *crc));
-                return false;
-            }
-            Body::Error {
-                code,
-                message,
-                component,
-            } => key(&|s| (code, message.bytes, component).hash(s)),
-            Body::ResourceName { kind, id, name } => key(&|s| (kind, id, name.bytes).hash(s)),
-            _ => return false,
-        };
-        if self.told.len() >= TOLD_MAX {
-            self.told.clear();
-        }
-        !self.told.insert((h.pid, h.start_ns, h.probe, hash))
-    }
-
-    fn name(&mut self, text: &Text<'_>) -> String {
-        match text.state {
-            TextState::Null => "(null)".to_owned(),
-            TextState::Unreadable => "(unreadable)".to_owned(),
-            state if self.style.raw_names => {
-                clean(&text.lossy()) + if state == TextState::Cut { "…" } else { "" }
-            }
-            state => self.demangler.name(text.bytes, state == TextState::Cut),
-        }
-    }
 }
 
 /// Prints and adds up.
@@ -312,129 +266,4 @@ pub fn loss_line(session: &Session) -> String {
         );
     }
     line
-}
-
-impl Tracer {
-    /// A PC sample with what is known of its code.
-    fn sample_fields(&mut self, event: &Event<'_>, place: &Place) -> String {
-        let Body::PcSample {
-            crc,
-            pc_offset,
-            correlation_id,
-            reasons,
-            name,
-            ..
-        } = &event.body
-        else {
-            return self.fields(&event.body);
-        };
-        let none = Reasons::default();
-        let known = self.reasons.get(&event.header.process()).unwrap_or(&none);
-        let reasons: Vec<String> = reasons
-            .iter()
-            .map(|(i, n)| format!("{}:{n}", clean(&known.name(*i).replace(' ', "_"))))
-            .collect();
-        let spot = match &place.line {
-            Some(line) => format!("{}:{}", clean(&line.file), line.line),
-            None => format!("({})", place.knowledge.words()),
-        };
-        let name = match &place.function {
-            Some(whole) => self.name(&Text {
-                bytes: whole,
-                state: TextState::Whole,
-            }),
-            None => self.name(name),
-        };
-        format!(
-            "crc={crc:#010x} pc={pc_offset:#x} id={correlation_id} reasons={} at={spot} {} {name}",
-            reasons.join(","),
-            place.mnemonic.as_deref().unwrap_or("?"),
-        )
-    }
-
-    fn fields(&mut self, body: &Body<'_>) -> String {
-        match body {
-            Body::Correlation { id, cbid, name, .. } => {
-                format!("id={id} cbid={cbid} {}", self.name(name))
-            }
-            Body::Kernel(k) => {
-                let time = k
-                    .duration()
-                    .map_or("no time".to_owned(), |ns| duration(ns.into()));
-                let graph = if k.graph_id == 0 && k.graph_node_id == 0 {
-                    String::new()
-                } else {
-                    format!(" graph={} node={}", k.graph_id, k.graph_node_id)
-                };
-                format!(
-                    "id={} device={} stream={}{graph} grid={} block={} {time} {}",
-                    k.correlation_id,
-                    k.device,
-                    k.stream,
-                    triple(k.grid),
-                    triple(k.block),
-                    self.name(&k.name)
-                )
-            }
-            Body::PcSample {
-                crc,
-                pc_offset,
-                correlation_id,
-                reasons,
-                name,
-                ..
-            } => {
-                let reasons: Vec<String> =
-                    reasons.iter().map(|(i, n)| format!("{i}:{n}")).collect();
-                format!(
-                    "crc={crc:#010x} pc={pc_offset:#x} id={correlation_id} reasons={} {}",
-                    reasons.join(","),
-                    self.name(name)
-                )
-            }
-            Body::StallReasons { count, names } => {
-                format!("count={count} {}", clean(&names.join(",")))
-            }
-            Body::GpuConfig {
-                device,
-                sampling_factor,
-                clock_khz,
-                sm_count,
-            } => format!(
-                "device={device} factor={sampling_factor} clock={clock_khz}kHz sms={sm_count}"
-            ),
-            Body::CubinLoaded { crc, address, size } => {
-                format!("crc={crc:#010x} address={address:#x} size={size}")
-            }
-            Body::CubinUnloaded { crc } => format!("crc={crc:#010x}"),
-            Body::Error {
-                code,
-                message,
-                component,
-            } => format!(
-                "code={code} {}: {}",
-                clean(&String::from_utf8_lossy(component)),
-                clean(&message.lossy())
-            ),
-            Body::Nvtx {
-                tid,
-                domain,
-                kind,
-                range_id,
-                message,
-                ..
-            } => format!(
-                "{} thread={tid} domain={domain} range={range_id} {}",
-                nvtx_kind(*kind),
-                clean(&message.lossy())
-            ),
-            Body::ResourceName { kind, id, name } => {
-                format!("{} id={id} {}", resource_kind(*kind), clean(&name.lossy()))
-            }
-        }
-    }
-}
-
-fn triple([x, y, z]: [i32; 3]) -> String {
-    format!("{x}x{y}x{z}")
 }

@@ -4,7 +4,7 @@
 //! method but [`Code::settle`] returns at once; what is still being worked on is said to be pending.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,10 @@ use anyhow::Result;
 
 use super::announced::{self, Announced};
 use super::cache::Cache;
-use super::cubin::{Cubin, FunctionName, NoLine, SourceLine};
-use super::sass::{self, Sass};
+use super::cubin::{Cubin, FunctionName, NoLine};
+use super::jobs::{Disassembler, Disassembly, Read, disassembler, read};
+use super::place::{Knowledge, Place};
+use super::sass::Sass;
 use super::worker::Worker;
 use crate::events::{Body, Event};
 use crate::session::{ProcessId, Sink};
@@ -32,78 +34,6 @@ const TROUBLES_MAX: usize = 64;
 const WHOLE_MAX: usize = 2 << 20;
 /// Functions of one run of `nvdisasm`.
 const FUNCTIONS_MAX: usize = 256;
-/// Time for one run of it.
-const NVDISASM_LIMIT: Duration = Duration::from_secs(60);
-
-/// What [`Code`] does beyond reading cubins.
-#[derive(Clone, Debug, Default)]
-pub struct CodeOptions {
-    /// Keep cubins in this folder and look there first.
-    pub cache: Option<PathBuf>,
-    /// This program instead of the `nvdisasm` that is found.
-    pub nvdisasm: Option<PathBuf>,
-    /// Do not ask for mnemonics at all.
-    pub no_mnemonics: bool,
-}
-
-/// How well a place is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Knowledge {
-    /// File and line are there.
-    Line,
-    /// The code is there, but it tells no line.
-    No(NoLine),
-    /// The code is being read.
-    Pending,
-    /// The code was announced and could not be read; [`Code::troubles`] says why.
-    Unread,
-    /// No code with that checksum was announced.
-    #[default]
-    NotAnnounced,
-}
-
-impl Knowledge {
-    /// Name in JSON output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Line => "line",
-            Self::No(NoLine::NoLineInfo) => "no_line_info",
-            Self::No(NoLine::NoFunction) => "no_function",
-            Self::No(NoLine::Outside) => "outside",
-            Self::No(NoLine::NoRow) => "no_row",
-            Self::Pending => "pending",
-            Self::Unread => "unread",
-            Self::NotAnnounced => "not_announced",
-        }
-    }
-
-    /// For people: why there is no line, and what helps.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Line => "",
-            Self::No(NoLine::NoLineInfo) => "no line information: compile with -lineinfo",
-            Self::No(NoLine::NoFunction) => "the code has no function of that name",
-            Self::No(NoLine::Outside) => "beyond the end of the function",
-            Self::No(NoLine::NoRow) => "belongs to no line",
-            Self::Pending => "the code is still being read",
-            Self::Unread => "the code could not be read",
-            Self::NotAnnounced => "the code was not announced",
-        }
-    }
-}
-
-/// Where an instruction lies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// How well it is known.
-    pub knowledge: Knowledge,
-    /// File and line, with [`Knowledge::Line`].
-    pub line: Option<SourceLine>,
-    /// SASS mnemonic; `None`: not known, or not yet.
-    pub mnemonic: Option<Arc<str>>,
-    /// Whole mangled name of the function, where the code has it.
-    pub function: Option<Arc<[u8]>>,
-}
 
 #[derive(Debug)]
 struct Known {
@@ -121,22 +51,16 @@ enum Entry {
     Known(Box<Known>),
 }
 
-#[derive(Debug)]
-struct Read {
-    announced: Announced,
-    result: Result<(Arc<[u8]>, Arc<Cubin>), String>,
-    trouble: Option<String>,
+/// What [`Code`] does beyond reading cubins.
+#[derive(Clone, Debug, Default)]
+pub struct CodeOptions {
+    /// Keep cubins in this folder and look there first.
+    pub cache: Option<PathBuf>,
+    /// This program instead of the `nvdisasm` that is found.
+    pub nvdisasm: Option<PathBuf>,
+    /// Do not ask for mnemonics at all.
+    pub no_mnemonics: bool,
 }
-
-#[derive(Debug)]
-struct Disassembly {
-    crc: u64,
-    bytes: Arc<[u8]>,
-    /// None: all.
-    symbols: Vec<u32>,
-}
-
-type Disassembler = Worker<Disassembly, (u64, Result<Sass, String>)>;
 
 /// See the module.
 #[derive(Debug)]
@@ -422,18 +346,6 @@ impl Code {
     }
 }
 
-fn disassembler(options: &CodeOptions) -> Result<Option<Disassembler>> {
-    if options.no_mnemonics {
-        return Ok(None);
-    }
-    let program = sass::find(options.nvdisasm.as_deref().map(Path::new))?;
-    Worker::start("parcagpu-sass", move |job: Disassembly| {
-        let sass = sass::disassemble(&program, &job.bytes, &job.symbols, NVDISASM_LIMIT);
-        (job.crc, sass.map_err(|e| format!("{e:#}")))
-    })
-    .map(Some)
-}
-
 impl Sink for Code {
     /// Takes note of cubins. Code is read only of processes that sample PCs: others announce theirs too.
     fn event(&mut self, event: &Event<'_>) {
@@ -464,30 +376,5 @@ impl Sink for Code {
             }
             _ => {}
         }
-    }
-}
-
-/// On the reading thread.
-fn read(announced: Announced, cache: Option<&Cache>) -> Read {
-    let crc = announced.crc;
-    let mut trouble = None;
-    let cached = cache.and_then(|c| c.get(crc));
-    let bytes = match cached {
-        Some(bytes) => Ok(bytes),
-        None => announced::read(&announced).inspect(|bytes| {
-            if let Some(Err(e)) = cache.map(|c| c.put(crc, bytes)) {
-                trouble = Some(format!("the cubin cache cannot be written: {e:#}"));
-            }
-        }),
-    };
-    let result = bytes.map_err(|e| e.to_string()).and_then(|bytes| {
-        let bytes: Arc<[u8]> = bytes.into();
-        let cubin = Cubin::parse(&bytes).map_err(|e| e.to_string())?;
-        Ok((bytes, Arc::new(cubin)))
-    });
-    Read {
-        announced,
-        result,
-        trouble,
     }
 }

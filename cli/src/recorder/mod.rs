@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod cubins;
+mod notes;
 mod origin;
 pub mod output;
 mod rows;
@@ -12,39 +13,28 @@ mod samples;
 mod stackless;
 pub mod stacks;
 pub mod threads;
+mod turns;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
-use parcagpu_abi::probe;
 
-use crate::ledger::Ledger;
-use crate::recording::format::{EVERYBODY, Note};
 use crate::recording::writer::{Beginning, Writer};
-use crate::session::{ProcessId, Session};
-use crate::symbols::Frames;
-use crate::symbols::thread::{Answer, Found, Resolver};
+use crate::session::ProcessId;
+use crate::symbols::thread::Resolver;
 use crate::text::{clock_ns, count, plural};
-use clock::Reading;
-use cubins::{Cubins, Said};
+use cubins::Cubins;
 use samples::Samples;
-use stackless::{Stackless, Why};
+use stackless::Stackless;
 use stacks::StackBook;
 use threads::Threads;
 
 /// Processes in one recording.
 const PROCESSES_MAX: usize = 4096;
-/// What is staged is written this often.
-const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// Names of threads are read again this often, and so many at a time.
-const NAMES_EVERY: Duration = Duration::from_secs(10);
-const NAMES_AT_ONCE: usize = 1000;
-/// Events between two looks at the clock.
-const LOOK_AFTER: u32 = 256;
 
 /// What to keep.
 #[derive(Clone, Copy, Debug, Default)]
@@ -184,180 +174,11 @@ impl<W: Write> Recorder<W> {
         }))
     }
 
-    fn read_clock(&mut self) {
-        let r = Reading::take();
-        self.writer
-            .clock(r.monotonic_ns, r.offset_ns, r.uncertainty_ns);
-    }
-
-    /// After each event: a flood must not keep us from writing.
-    fn look_at_the_clock(&mut self) {
-        self.since_look += 1;
-        if self.since_look >= LOOK_AFTER {
-            self.since_look = 0;
-            self.fetch();
-            if self.flushed.elapsed() >= FLUSH_EVERY {
-                self.write();
-            }
-        }
-    }
-
-    fn write(&mut self) {
-        self.flushed = Instant::now();
-        self.read_clock();
-        self.say_gaps();
-        // The error stays until somebody asks for it.
-        let _ = self.writer.flush();
-    }
-
-    /// Takes what the threads have done.
-    fn fetch(&mut self) {
-        while let Some(answer) = self.resolver.as_mut().and_then(Resolver::answer) {
-            self.write_stack(answer);
-        }
-        while let Some(said) = self.cubins.as_mut().and_then(Cubins::next_said) {
-            if let Said::Part {
-                crc,
-                offset,
-                size,
-                bytes,
-            } = said
-            {
-                self.writer.cubin(crc, offset, size, &bytes);
-            }
-        }
-    }
-
-    fn write_stack(&mut self, answer: Answer) {
-        let nowhere = |frames: &Vec<Frames>| frames.iter().all(|at| at.is_empty());
-        let nothing = match &answer.found {
-            Found::Frames(frames) => nowhere(frames).then_some(Why::Nowhere),
-            Found::SameAs(_) => None,
-            Found::Gone => Some(Why::Gone),
-        };
-        self.stackless.answered(answer.stack, nothing);
-        let frames = match answer.found {
-            _ if nothing.is_some() => return,
-            Found::Frames(frames) => frames,
-            Found::SameAs(earlier) => return self.writer.same_stack(answer.stack, earlier),
-            Found::Gone => return,
-        };
-        let mut stack = Vec::with_capacity(frames.len());
-        for frame in frames.iter().flat_map(|frames| frames.iter()) {
-            let mut name = |text: &str| self.writer.name(text.as_bytes(), false);
-            let row = [
-                name(&frame.function),
-                name(&frame.module),
-                name(&frame.file),
-                frame.line.into(),
-            ];
-            stack.push(self.writer.frame(row));
-        }
-        self.writer.stack(answer.stack, &stack);
-    }
-
-    /// Between events, ten times a second or so: the error of writing, if there was one.
-    pub fn tick(&mut self) -> io::Result<()> {
-        self.fetch();
-        if self.flushed.elapsed() >= FLUSH_EVERY {
-            self.write();
-            return self.writer.flush();
-        }
-        Ok(())
-    }
-
-    /// Writes what is known of the processes; `ledger` is up to date.
-    pub fn say_notes(&mut self, session: &Session, ledger: &Ledger) {
-        for (id, known) in &self.processes {
-            let Some(entry) = ledger.entry(id.pid) else {
-                continue;
-            };
-            if entry.start_ns().is_some_and(|start| start != id.start_ns) {
-                continue;
-            }
-            let (w, p) = (&mut self.writer, known.index);
-            w.note(p, Note::Comm, 0, 0, &entry.comm);
-            // The count may have been read before the last launches.
-            let seen = entry.launches_seen().map(|n| n.max(known.launches));
-            let seen = seen.map_or(0, |n| n.saturating_add(1));
-            w.note(p, Note::LaunchesSeen, 0, seen, "");
-            for (ordinal, uuid) in entry.devices() {
-                w.note(p, Note::DeviceUuid, (*ordinal).into(), 0, uuid);
-                if let Some(model) = self.models.get(uuid) {
-                    w.note(p, Note::DeviceModel, (*ordinal).into(), 0, model);
-                }
-            }
-            for (i, (noun, what, n)) in (0..).zip(entry.losses()) {
-                // By its text: the list has only those that are not 0.
-                let text = format!("{noun}: {what}");
-                let key = u64::from(crc32fast::hash(text.as_bytes())).max(i);
-                w.loss(p, key, &text, n);
-            }
-        }
-        self.say_losses(session);
-        self.read_thread_names();
-    }
-
-    fn say_losses(&mut self, session: &Session) {
-        let losses = session.losses().unwrap_or_default();
-        for ((i, probe), loss) in (0..).zip(probe::ALL).zip(losses) {
-            let name = probe.name;
-            let dropped = format!("{name} events dropped: ring buffer full");
-            self.writer.loss(EVERYBODY, 2 * i, &dropped, loss.dropped);
-            let unreadable = format!("{name} records unreadable");
-            self.writer
-                .loss(EVERYBODY, 2 * i + 1, &unreadable, loss.unreadable);
-        }
-        let undecodable = session.undecodable();
-        self.writer
-            .loss(EVERYBODY, 100, "events not understood", undecodable);
-        let processes = self.gaps.too_many_processes;
-        self.writer
-            .loss(EVERYBODY, 101, "events of further processes", processes);
-    }
-
-    fn say_gaps(&mut self) {
-        for (key, (what, count)) in (0..).zip(self.gaps()) {
-            self.writer.gap(key, &what, count);
-        }
-    }
-
-    /// What is less than it could be, and how many; also what is 0. Launches without a stack are told by
-    /// [`NO_STACK`] and the reason.
-    pub fn gaps(&self) -> Vec<(String, u64)> {
-        let missed = self.cubins.as_ref().map_or(0, Cubins::missed);
-        let mut gaps = vec![
-            ("names cut".to_owned(), self.gaps.names_cut),
-            ("names unreadable".to_owned(), self.gaps.names_unreadable),
-            ("cubins not kept".to_owned(), missed),
-        ];
-        let stackless = self.stackless.counts();
-        gaps.extend(stackless.map(|(why, n)| (format!("{NO_STACK}{why}"), n)));
-        gaps
-    }
-
     /// Waits for no stack any more; launches whose stack is not there yet have none.
     pub fn give_up_stacks(&mut self) {
         self.fetch();
         self.resolver = None;
         self.stackless.give_up();
-    }
-
-    fn read_thread_names(&mut self) {
-        if self.named.elapsed() < NAMES_EVERY {
-            return;
-        }
-        self.named = Instant::now();
-        let mut left = NAMES_AT_ONCE;
-        for known in self.processes.values_mut() {
-            for tid in known.threads.met().into_iter().take(left) {
-                left -= 1;
-                if let Some(name) = known.threads.read_name(tid) {
-                    self.writer
-                        .note(known.index, Note::Thread, tid.into(), 0, name);
-                }
-            }
-        }
     }
 
     /// How much was recorded.
