@@ -6,20 +6,25 @@ use std::os::unix::process::ExitStatusExt;
 
 use sim::{compile, sim, text};
 
-fn run(name: &str, environment: &[(&str, &str)]) -> std::process::Output {
+/// Seconds after which a client hangs.
+const PATIENCE: &str = "60";
+
+/// Its own process below: what never returns is killed after so many seconds.
+fn run(name: &str, environment: &[(&str, &str)], seconds: &str) -> std::process::Output {
     let client = compile(
         "pc_client.c",
         &format!("pc-client-{name}"),
         &["-Wextra", "-Werror"],
     );
     let client = client.to_str().expect("a path of ours");
-    // Its own process below: what never returns is killed after a while.
-    let arguments = ["--bare", "--", "timeout", "-s", "KILL", "3", client, name];
+    let arguments = [
+        "--bare", "--", "timeout", "-s", "KILL", seconds, client, name,
+    ];
     sim(&arguments, environment)
 }
 
 fn scenario(name: &str, environment: &[(&str, &str)]) {
-    let output = run(name, environment);
+    let output = run(name, environment, PATIENCE);
     let errors = text(&output.stderr);
     assert!(
         output.status.success(),
@@ -80,7 +85,7 @@ fn the_order_of_locks_is_watched() {
         ("launch-inside", "cuLaunchKernel"),
         ("own-launch", "cuLaunchKernel"),
     ] {
-        let output = run(name, &[]);
+        let output = run(name, &[], PATIENCE);
         let errors = text(&output.stderr);
         let message = format!("never returns: {function} on thread");
         assert!(
@@ -88,7 +93,7 @@ fn the_order_of_locks_is_watched() {
             "{errors}"
         );
         assert_eq!(signal(&output), Some(libc::SIGABRT));
-        let output = run(name, &[("MOCK_CUPTI_PC", "hang")]);
+        let output = run(name, &[("MOCK_CUPTI_PC", "hang")], "5");
         assert_eq!(
             signal(&output),
             Some(libc::SIGKILL),
@@ -107,7 +112,7 @@ fn signal(output: &std::process::Output) -> Option<i32> {
 #[test]
 fn contexts_take_their_samples_along() {
     scenario("destroyed", &[]);
-    let output = run("destroyed", &[("MOCK_CUPTI_STRICT", "1")]);
+    let output = run("destroyed", &[("MOCK_CUPTI_STRICT", "1")], PATIENCE);
     assert!(text(&output.stderr).contains("a context that is gone"));
     assert_eq!(signal(&output), Some(libc::SIGABRT));
 }
