@@ -11,7 +11,7 @@
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
 //! * [`nvtx`]: the program's own ranges and marks
 //! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
-//! * [`sync`]: what lock-free parts are made of
+//! * [`sync`], [`patience`]: what lock-free parts are made of, and waiting with a bound
 //! * [`config`], [`environment`], [`entry`], [`log`], [`clock`]: variables read and set, the way in from C,
 //!   debug lines, time
 
@@ -29,6 +29,7 @@ pub mod log;
 pub mod machine;
 pub mod metadata;
 pub mod nvtx;
+pub mod patience;
 pub mod pc;
 pub mod policy;
 pub mod probes;

@@ -3,7 +3,8 @@
 //! * Start happens once, by whoever learns first that CUDA is being initialised.
 //! * A child forked from a process that uses CUDA cannot use CUDA; it gets a block that says so and
 //!   does nothing. A child forked before that starts over by itself.
-//! * Exit waits for our thread, at most 400 ms; `_exit` and signals end the process without us.
+//! * Exit waits for our thread, at most 400 ms, without the time in which the process was stopped; `_exit` and signals
+//!   end it without us.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parcagpu_interpose::Uncancelled;
 
@@ -18,6 +18,7 @@ use crate::cupti::pool::Pool;
 use crate::cupti::sys::{ACTIVITY_FLUSH_FORCED, SubscriberHandle};
 use crate::entry::Inside;
 use crate::hooks::{self, holder};
+use crate::patience::Patience;
 use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
 use crate::{clock, errors, pc};
@@ -145,8 +146,8 @@ impl Session {
         }
         self.kernels_kept.store(true, Ordering::SeqCst);
         // A launch may be about to switch them off; those that come later know better.
-        let deadline = Instant::now() + SWITCHING;
-        while self.sampler.switch.is_busy() && Instant::now() < deadline {
+        let mut patience = Patience::new(SWITCHING);
+        while self.sampler.switch.is_busy() && !patience.is_over() {
             std::thread::yield_now();
         }
         match api.enable_kernels() {

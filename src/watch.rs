@@ -16,6 +16,7 @@ use crate::hooks::{self, holder};
 use crate::lifecycle::{self, Way};
 use crate::machine::{Machine, Turn};
 use crate::nvtx::timer;
+use crate::patience::Patience;
 use crate::session;
 
 /// Longest time a thread of the program that wants CUPTI tries for the machine.
@@ -86,12 +87,12 @@ pub fn start(machine: Machine, way: Way) -> bool {
 
 /// Runs `act` on the machine once nobody else does, if that is within `limit`.
 fn with_machine(limit: Duration, act: impl FnOnce(&mut Option<Machine>)) -> bool {
-    let deadline = Instant::now() + limit;
+    let mut patience = Patience::new(limit);
     let mut slot = loop {
         match MACHINE.try_lock() {
             Ok(slot) => break slot,
             Err(TryLockError::Poisoned(e)) => break e.into_inner(),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return false,
+            Err(TryLockError::WouldBlock) if patience.is_over() => return false,
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
         }
     };
@@ -209,7 +210,7 @@ fn moves(from: u8, to: u8) -> bool {
 /// Has the thread deliver all that CUPTI holds, for one that is inside a callback of CUPTI's and may not;
 /// waits for it until `limit` at the latest.
 pub fn flush_elsewhere(limit: Duration) {
-    let deadline = Instant::now() + limit;
+    let mut patience = Patience::new(limit);
     {
         let Ok(_end) = END.try_lock() else { return };
         if !moves(NOT_ASKED, ASKED) {
@@ -217,7 +218,7 @@ pub fn flush_elsewhere(limit: Duration) {
         }
         ENDED.notify_all();
     }
-    while FLUSH.load(Ordering::Acquire) != NOT_ASKED && Instant::now() < deadline {
+    while FLUSH.load(Ordering::Acquire) != NOT_ASKED && !patience.is_over() {
         std::thread::sleep(Duration::from_micros(100));
     }
     // Later it would be a flush of somebody else's buffers.
@@ -233,21 +234,27 @@ pub fn look_soon() {
     }
 }
 
-/// Waits until the thread has had its first look, until `limit` at the latest.
+/// Waits until the thread has had its first look, for `limit` at most.
 pub fn await_begin(limit: Duration) {
-    let begun = BEGUN.lock().unwrap_or_else(|e| e.into_inner());
-    drop(BEGINS.wait_timeout_while(begun, limit, |begun| !*begun));
+    let mut patience = Patience::new(limit);
+    let mut begun = BEGUN.lock().unwrap_or_else(|e| e.into_inner());
+    while !*begun && !patience.is_over() {
+        begun = BEGINS
+            .wait_timeout(begun, patience.step())
+            .unwrap_or_else(|e| e.into_inner())
+            .0;
+    }
 }
 
-/// Asks the thread to finish, and waits for it until `limit` at the latest; whether it has.
+/// Asks the thread to finish, and waits for it, for `limit` at most; whether it has.
 pub fn finish(limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
+    let mut patience = Patience::new(limit);
     // Held for a few instructions at a time; still, the end of a process waits with a bound.
     let mut guard = loop {
         match END.try_lock() {
             Ok(guard) => break guard,
             Err(TryLockError::Poisoned(e)) => break e.into_inner(),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return false,
+            Err(TryLockError::WouldBlock) if patience.is_over() => return false,
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
         }
     };
@@ -256,12 +263,11 @@ pub fn finish(limit: Duration) -> bool {
         ENDED.notify_all();
     }
     while *guard != End::Done {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if patience.is_over() {
             return false;
         }
         guard = ENDED
-            .wait_timeout(guard, left)
+            .wait_timeout(guard, patience.step())
             .unwrap_or_else(|e| e.into_inner())
             .0;
     }

@@ -1,6 +1,6 @@
 //! Giving CUPTI up for another part of the program, and whose buffers are asked for.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parcagpu_abi::status::State;
 
@@ -8,6 +8,7 @@ use super::{LAST_BUFFERS, Machine, Phase, Turn, report};
 use crate::cupti::activity;
 use crate::cupti::sys::{ACTIVITY_FLUSH_FORCED, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED};
 use crate::hooks::holder;
+use crate::patience::Patience;
 use crate::{clock, errors, status, watch};
 
 impl Machine {
@@ -37,8 +38,8 @@ impl Machine {
             pc.leave(self.session);
         }
         self.session.set_active(false);
-        let deadline = Instant::now() + LAST_BUFFERS;
-        while !self.session.sampler.switch.close(self.session) && Instant::now() < deadline {
+        let mut patience = Patience::new(LAST_BUFFERS);
+        while !self.session.sampler.switch.close(self.session) && !patience.is_over() {
             std::thread::yield_now();
         }
         self.recall_buffers();
@@ -111,8 +112,8 @@ impl Machine {
 
     /// A thread of CUPTI's may be inside our completion callback with a buffer of its own.
     pub(super) fn await_buffers(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        while self.session.pool.outstanding() > 0 && Instant::now() < deadline {
+        let mut patience = Patience::new(limit);
+        while self.session.pool.outstanding() > 0 && !patience.is_over() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

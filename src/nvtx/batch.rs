@@ -11,8 +11,8 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parcagpu_abi::nvtx::NvtxEvent;
 use parcagpu_abi::probe::NVTX_BATCH_MAX;
@@ -21,6 +21,7 @@ use parcagpu_abi::status::Counter;
 use super::process;
 use super::slot::Slot;
 use super::text::ROOM;
+use crate::patience::Patience;
 use crate::probes::{self, touch};
 use crate::{clock, status};
 
@@ -28,8 +29,9 @@ use crate::{clock, status};
 pub const AGE: u64 = 100_000_000;
 /// Bytes of texts in a batch; registered strings are not among them.
 const TEXT: usize = 32 << 10;
-/// How long the end of the process waits for batches that are being fired.
-const LAST_BATCHES: Duration = Duration::from_millis(50);
+/// How long the end of the process waits for batches that others have taken: on a busy machine they may have to wait
+/// for a processor.
+const LAST_BATCHES: Duration = Duration::from_millis(400);
 
 /// Events with the texts they point to.
 struct Batch {
@@ -70,17 +72,15 @@ impl Batch {
     /// Hands the events to those who listen; empty afterwards.
     fn fire(&mut self) {
         if self.len > 0 && self.generation == process::generation() {
-            FIRING.fetch_add(1, Ordering::AcqRel);
             fire(&self.events[..self.len]);
-            FIRING.fetch_sub(1, Ordering::AcqRel);
         }
         self.generation = process::generation();
         (self.len, self.text_len) = (0, 0);
     }
 }
 
-/// Batches that are being fired at this moment.
-static FIRING: AtomicU32 = AtomicU32::new(0);
+/// Threads other than the owners that have taken a batch, or are about to.
+static VISITORS: AtomicU32 = AtomicU32::new(0);
 
 fn fire(events: &[NvtxEvent]) {
     if !probes::nvtx_event_batch::enabled() {
@@ -110,6 +110,8 @@ struct Place {
     batch: Slot<Batch>,
     /// Time of the batch's oldest event; 0: empty, or not known.
     oldest: AtomicU64,
+    /// The owner has taken the batch, or is about to.
+    at_work: AtomicBool,
 }
 
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
@@ -134,7 +136,10 @@ impl Place {
                     .compare_exchange(was, owner, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
         });
-        free.unwrap_or_else(|| Self::add(owner))
+        let place = free.unwrap_or_else(|| Self::add(owner));
+        // A forked child's copy of a thread that was at work.
+        place.at_work.store(false, Ordering::Relaxed);
+        place
     }
 
     fn add(owner: u64) -> &'static Self {
@@ -143,6 +148,7 @@ impl Place {
             owner: AtomicU64::new(owner),
             batch: Slot::new(),
             oldest: AtomicU64::new(0),
+            at_work: AtomicBool::new(false),
         }));
         loop {
             let next = place.next.cast_mut();
@@ -157,10 +163,31 @@ impl Place {
         self.batch.take()
     }
 
+    /// The owner begins to work on its batch. Whoever finds the place empty afterwards finds this as well.
+    fn begin(&self) -> Option<Box<Batch>> {
+        self.at_work.store(true, Ordering::Relaxed);
+        self.take()
+    }
+
     /// The owner puts its batch back.
     fn put(&self, batch: Box<Batch>) {
         self.oldest.store(batch.oldest(), Ordering::Relaxed);
         self.batch.put(batch);
+        // The end of the process may have found the place empty, and does not come again; that it has begun is
+        // known to whoever puts something in afterwards.
+        if process::is_ending()
+            && let Some(mut last) = self.take()
+        {
+            last.fire();
+        }
+        self.at_work.store(false, Ordering::Release);
+    }
+
+    /// Whether its owner, another thread than this one, is at work on its batch.
+    fn is_awaited(&self) -> bool {
+        self.at_work.load(Ordering::Acquire)
+            && self.owner.load(Ordering::Relaxed) == u64::from(process::generation()) + 1
+            && ME.get().place.is_none_or(|mine| !std::ptr::eq(mine, self))
     }
 
     /// Our thread: fires a batch that began before `before`.
@@ -169,16 +196,17 @@ impl Place {
         if oldest == 0 || oldest > before {
             return;
         }
-        let Some(mut batch) = self.take() else {
-            return;
-        };
-        batch.fire();
-        // If the owner has begun a new one, this says when.
-        let _ = self
-            .oldest
-            .compare_exchange(oldest, 0, Ordering::Relaxed, Ordering::Relaxed);
-        // An empty one.
-        self.batch.offer(batch);
+        VISITORS.fetch_add(1, Ordering::AcqRel);
+        if let Some(mut batch) = self.take() {
+            batch.fire();
+            // If the owner has begun a new one, this says when.
+            let _ = self
+                .oldest
+                .compare_exchange(oldest, 0, Ordering::Relaxed, Ordering::Relaxed);
+            // An empty one.
+            self.batch.offer(batch);
+        }
+        VISITORS.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -206,10 +234,11 @@ impl Drop for Farewell {
             let me = ME.get();
             ME.set(Me { place: None, ..me });
             if let Some(place) = me.place.filter(|_| me.generation == process::generation()) {
-                if let Some(mut batch) = place.take() {
+                if let Some(mut batch) = place.begin() {
                     batch.fire();
                 }
                 place.oldest.store(0, Ordering::Relaxed);
+                place.at_work.store(false, Ordering::Release);
                 place.owner.store(0, Ordering::Release);
             }
         });
@@ -252,7 +281,7 @@ pub fn add(mut event: NvtxEvent, describe: impl FnOnce(&mut NvtxEvent, &mut [u8]
         fire(&[event]);
         return;
     };
-    let mut batch = place.take().unwrap_or_else(Batch::new);
+    let mut batch = place.begin().unwrap_or_else(Batch::new);
     if batch.generation != process::generation() {
         batch.fire();
     }
@@ -285,16 +314,20 @@ pub fn flush() {
     }
 }
 
-/// In a forked child: threads that were firing are not there. Async-signal-safe.
+/// In a forked child: threads that had taken a batch are not there. Async-signal-safe.
 pub fn forget() {
-    FIRING.store(0, Ordering::Relaxed);
+    VISITORS.store(0, Ordering::Relaxed);
 }
 
-/// The end of the process: fires everything, and waits with a bound for what others are firing.
+/// The end of the process, which has begun: fires everything, and waits with a bound for what others have taken, and
+/// fire themselves.
 pub fn finish() {
     flush();
-    let deadline = Instant::now() + LAST_BATCHES;
-    while FIRING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+    let mut patience = Patience::new(LAST_BATCHES);
+    let others = || VISITORS.load(Ordering::Acquire) > 0 || places().any(Place::is_awaited);
+    while others() && !patience.is_over() {
         std::thread::sleep(Duration::from_micros(100));
     }
+    // What was put back meanwhile by a thread that did not know yet.
+    flush();
 }

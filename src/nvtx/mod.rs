@@ -39,12 +39,13 @@ use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::config::{self, Config};
 use crate::cupti::locate::file_of;
 use crate::entry::{self, Inside};
 use crate::environment::Ours;
+use crate::patience::Patience;
 use crate::{errors, lifecycle, log, status};
 use parcagpu_abi::status::{NVTX_ONLY, State};
 use sys::GetExportTable;
@@ -136,8 +137,8 @@ fn set_up(again: bool) {
         SET_UP.store(READY, Ordering::Release);
         return;
     }
-    let deadline = Instant::now() + SET_UP_LIMIT;
-    while !again && SET_UP.load(Ordering::Acquire) != READY && Instant::now() < deadline {
+    let mut patience = Patience::new(SET_UP_LIMIT);
+    while !again && SET_UP.load(Ordering::Acquire) != READY && !patience.is_over() {
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -1,7 +1,7 @@
 //! What becomes of contexts and modules, as CUPTI's events tell it on the program's threads.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::contexts::Phase;
 use super::sampling::{Sampling, TURN_LIMIT};
@@ -9,6 +9,7 @@ use super::setup;
 use crate::clock;
 use crate::cupti::api::Api;
 use crate::cupti::sys::CUcontext;
+use crate::patience::Patience;
 use crate::session::Session;
 
 /// Longest time that a thread which destroys a context waits for one that sets it up or is inside CUPTI with it.
@@ -29,11 +30,11 @@ impl Sampling {
 
     /// A context is about to be destroyed by this thread: its last samples are taken.
     pub fn destroyed(&self, session: &Session, context: CUcontext) {
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let mut patience = Patience::new(SET_UP_LIMIT);
         let stale = self.contexts.take_stale(context);
         let phase = loop {
             match self.contexts.destroyed(context) {
-                Some(Phase::SettingUp) if Instant::now() < deadline => {
+                Some(Phase::SettingUp) if !patience.is_over() => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 phase => break phase,
@@ -48,7 +49,7 @@ impl Sampling {
             return;
         };
         let mut turns = self.turns_within(TURN_LIMIT);
-        while turns.is_none() && self.contexts.is_used(context) && Instant::now() < deadline {
+        while turns.is_none() && self.contexts.is_used(context) && !patience.is_over() {
             turns = self.turns_within(Duration::from_millis(1));
         }
         let in_window = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
 use parcagpu_abi::status::Counter;
@@ -18,11 +18,13 @@ use crate::cupti::api::Api;
 use crate::cupti::sys::CUcontext;
 use crate::entry::Inside;
 use crate::hooks::installed;
+use crate::patience::Patience;
 use crate::session::Session;
 use crate::{clock, errors, probes, status};
 
-/// Longest time that a thread which destroys a context, or unloads a module, waits for our thread.
-pub(super) const TURN_LIMIT: Duration = Duration::from_millis(50);
+/// Longest time that a thread which destroys a context, or unloads a module, waits for our thread: without its turn
+/// the last samples are lost, and ours is the last to get a processor on a busy machine.
+pub(super) const TURN_LIMIT: Duration = Duration::from_millis(250);
 /// How often the window is tried to be closed when the last consumer leaves or CUPTI is given up.
 const LAST_TRIES: u32 = 4;
 
@@ -212,12 +214,12 @@ impl Sampling {
     }
 
     pub(super) fn turns_within(&self, limit: Duration) -> Option<MutexGuard<'_, Turns>> {
-        let deadline = Instant::now() + limit;
+        let mut patience = Patience::new(limit);
         loop {
             if let Some(turns) = self.try_turns() {
                 return Some(turns);
             }
-            if Instant::now() >= deadline {
+            if patience.is_over() {
                 return None;
             }
             std::thread::sleep(Duration::from_micros(100));

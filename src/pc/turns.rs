@@ -78,7 +78,7 @@ impl Sampling {
             return self.serialized_turn(turns, session, functions, now);
         }
         let ended = turns.window;
-        let begins = turns.windows.begins();
+        let begins = turns.windows.begins(now);
         // What lies between two windows goes before the next one begins.
         if ended || begins || now.saturating_sub(turns.last) >= DROP_PERIOD {
             self.fetch(turns, functions, ended, now);
@@ -110,7 +110,7 @@ impl Sampling {
         if turns.window {
             self.window_ended(turns, now);
         }
-        turns.window = turns.windows.begins();
+        turns.window = turns.windows.begins(now);
         if turns.window {
             self.serial.request();
         }
