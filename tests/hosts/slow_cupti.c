@@ -17,8 +17,10 @@ int cuptiActivityFlushAll(unsigned flag)
 	const char *ms = getenv("SLOW_FLUSH_MS");
 	struct timespec t = { 0, 0 };
 
-	if (ms)
+	if (ms) {
 		t.tv_sec = atol(ms) / 1000;
+		t.tv_nsec = atol(ms) % 1000 * 1000000;
+	}
 	nanosleep(&t, NULL);
 	*(void **)&real = dlsym(RTLD_NEXT, "cuptiActivityFlushAll");
 	return real ? real(flag) : 999;

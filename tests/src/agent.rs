@@ -226,6 +226,8 @@ impl Agent {
     pub fn poll(&self, limit: Duration) {
         // Interrupted is an empty poll.
         let _ = self.ring.poll(limit);
+        // Also what has not waked anybody yet.
+        let _ = self.ring.consume();
     }
 
     /// Takes events until `enough` of them is true; false when that does not come at all.
@@ -249,8 +251,15 @@ impl Agent {
 
     /// Takes events until `host` stands at its n-th gate.
     pub fn poll_to_gate(&self, host: &mut Running, n: usize) {
+        let deadline = Instant::now() + 2 * WATCHDOG;
         while host.gates() < n {
             assert!(host.runs(), "it ended: {}", host.stderr());
+            assert!(
+                Instant::now() < deadline,
+                "it did not come to gate {n}: {}{}",
+                host.stdout(),
+                host.stderr()
+            );
             self.poll(Duration::from_millis(20));
         }
     }

@@ -265,6 +265,24 @@ impl Running {
         }
     }
 
+    /// Waits until its first thread has gone to sleep so many times from now: so often it has gone round a loop in
+    /// which it waits for something.
+    #[track_caller]
+    pub fn wait_sleeps(&mut self, times: u64) {
+        let deadline = Instant::now() + WATCHDOG;
+        let enough = voluntary_sleeps(self.pid()) + times;
+        while voluntary_sleeps(self.pid()) < enough {
+            assert!(
+                self.runs() && Instant::now() < deadline,
+                "{} does not go round; stderr: {}\n{}",
+                self.name,
+                self.stderr(),
+                stacks(self.pid())
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Lets a host program go on that waits at its n-th gate, counted from 1.
     #[track_caller]
     pub fn open_gate(&mut self, n: usize) {

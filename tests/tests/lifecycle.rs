@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::agent::{Agent, Kind, Options};
-use parcagpu_tests::block::{self, wait_delivered, wait_looks, wait_more_looks, wait_state};
+use parcagpu_tests::block::{
+    self, wait_delivered, wait_looks, wait_more_looks, wait_semaphores, wait_state,
+};
 use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
@@ -140,6 +142,9 @@ fn flapping_consumer() {
         std::thread::sleep(Duration::from_millis([0, 30, 150][turn % 3]));
         consumer.detach();
     }
+    // A look that saw the last of them may still be under way.
+    wait_semaphores(host.pid(), &lab.library(), 0);
+    wait_looks(host.pid(), &lab.library());
     wait_state(host.pid(), &lab.library(), State::Dormant);
     let calls = mock_log::read(&log);
     assert_eq!(
@@ -194,7 +199,7 @@ fn initialised_by_eight_threads() {
     let lab = Lab::new();
     let consumer = agent(&lab);
     let words = format!(
-        "init inject {} 8 launch 10 sync gate",
+        "init inject {} 8 gate launch 10 sync gate",
         lab.library().display()
     );
     let log = lab.file("calls");
@@ -205,12 +210,16 @@ fn initialised_by_eight_threads() {
         .start();
     host.wait_gate(1);
     assert!(host.stdout().contains("injected 8\n"));
+    // A second one would be there by the time the first one has looked.
+    wait_state(host.pid(), &lab.library(), State::Active);
+    wait_looks(host.pid(), &lab.library());
     let ours = block::threads(host.pid())
         .iter()
         .filter(|name| *name == "parcagpu")
         .count();
     assert_eq!(ours, 1);
     host.open_gate(1);
+    host.open_gate(2);
     host.wait(SHORT).ok();
     assert_eq!(count(&mock_log::read(&log), "cuptiSubscribe"), 1);
     assert_eq!(consumer.of(Kind::Correlation).len(), 10);

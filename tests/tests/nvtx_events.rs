@@ -4,7 +4,6 @@ mod nvtx_common;
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
 
 use nvtx_common::{
     NEWEST, SHORT, Said, VERSIONS, at_first_gate, attach, compile, injected, names, program, ready,
@@ -445,7 +444,7 @@ fn a_program_without_cuda_is_told_from_one_that_is_silent() {
         .start();
     run.wait_gate(1);
     // Several looks of `run` at its program, which waits for the end of its input.
-    std::thread::sleep(Duration::from_secs(1));
+    run.wait_sleeps(10);
     run.close_input();
     let run = run.wait(SHORT);
     assert!(

@@ -8,7 +8,7 @@ use nvtx_common::{INJECTION, SHORT, program, ready, said};
 use parcagpu_tests::artefacts;
 use parcagpu_tests::block;
 use parcagpu_tests::lab::{Lab, Mode};
-use parcagpu_tests::program::{Program, Running};
+use parcagpu_tests::program::{Program, Running, WATCHDOG};
 use parcagpu_tests::trace::{Trace, number};
 use serde_json::Value;
 
@@ -87,7 +87,7 @@ fn cu_init_names_the_library_and_events_name_the_device() {
     let tool = format!("tool {}\n", lab.library().display());
     assert!(running.stdout().contains(&tool), "{}", running.stdout());
     // Through our one thread, which the session has.
-    let deadline = std::time::Instant::now() + SHORT;
+    let deadline = std::time::Instant::now() + WATCHDOG;
     while said(&trace.so_far()).len() < 14 {
         assert!(
             std::time::Instant::now() < deadline,

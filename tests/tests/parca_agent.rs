@@ -109,16 +109,24 @@ fn no_record_without_announcement() {
     }
     let lab = Lab::new();
     let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
-    let words =
-        "init graph 4 thread flat 2 end thread flat 2 end thread replayflat 2 end join sync";
-    let variables = [
-        ("PARCAGPU_RATE_LIMIT", "100"),
-        ("PARCAGPU_GRAPH_RATE_LIMIT", "20"),
-    ];
-    observe(&lab, &agent, words, &variables);
+    let words = "init graph 4 thread flat 3600 end thread flat 3600 end thread replayflat 3600 end \
+                 gate stop join sync";
+    let mut host = lab
+        .host(Mode::Preload, words)
+        .env("PARCAGPU_RATE_LIMIT", "100")
+        .env("PARCAGPU_GRAPH_RATE_LIMIT", "20")
+        .start();
+    let announced = |events: &[Event]| {
+        let launches = events.iter().filter(|e| e.kind == Kind::Correlation);
+        launches.count()
+    };
+    let enough = agent.poll_until(|events| announced(events) >= 300);
+    assert!(enough, "{} launches", announced(&agent.events()));
+    host.open_gate(1);
+    host.wait_with(SHORT, || agent.poll(Duration::from_millis(20)))
+        .ok();
     let announced: HashSet<u32> = ids(&agent.of(Kind::Correlation)).into_iter().collect();
     let records = ids(&agent.of(Kind::Record));
-    assert!(announced.len() >= 300, "{} launches", announced.len());
     let strangers: Vec<&u32> = records
         .iter()
         .filter(|id| !announced.contains(id))

@@ -2,11 +2,13 @@
 //! whole table of their names; and a sample counts only if its code was announced.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parcagpu_tests::agent::{Agent, Losses, Options};
+use parcagpu_tests::agent_code::Code;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
+use parcagpu_tests::program::WATCHDOG;
 
 const SHORT: Duration = Duration::from_secs(20);
 /// Kernels of 1 ms, of which the simulated GPU has 100 samples each; every one of them is wanted.
@@ -16,9 +18,17 @@ const SAMPLED: [(&str, &str); 3] = [
     ("MOCK_CUDA_KERNEL_NS", "1000000"),
 ];
 
-/// Runs a host of two modules under an agent that was there first; its process.
-fn observe(lab: &Lab, agent: &Agent, variables: &[(&str, &str)], at_gate: impl FnOnce(u32)) -> u32 {
-    let words = "modules 2 kernel sampled_kernel init launch 600 sync sleep 600 gate";
+/// Runs a host of two modules under an agent that was there first, until that was told enough; its process.
+#[track_caller]
+fn observe(
+    lab: &Lab,
+    agent: &Agent,
+    variables: &[(&str, &str)],
+    enough: impl Fn(&Code) -> bool,
+    at_gate: impl FnOnce(u32),
+) -> u32 {
+    let words =
+        "modules 2 kernel sampled_kernel init thread spaced 400 3600 end gate stop join sync";
     let mut host = lab
         .host(Mode::Preload, words)
         .envs(SAMPLED)
@@ -26,11 +36,26 @@ fn observe(lab: &Lab, agent: &Agent, variables: &[(&str, &str)], at_gate: impl F
         .start();
     let pid = host.pid();
     agent.poll_to_gate(&mut host, 1);
+    let deadline = Instant::now() + WATCHDOG;
+    while !enough(&agent.code()) {
+        let (samples, dropped) = (agent.code().samples.len(), agent.code().unannounced);
+        assert!(
+            Instant::now() < deadline,
+            "{samples} samples, {dropped} dropped"
+        );
+        agent.poll(Duration::from_millis(20));
+    }
     at_gate(pid);
     host.open_gate(1);
     let ended = host.wait_with(SHORT, || agent.poll(Duration::from_millis(20)));
     ended.ok();
     pid
+}
+
+/// Some samples, of either module's kernel.
+fn many(code: &Code) -> bool {
+    let crcs: HashSet<u64> = code.samples.iter().map(|s| s.crc).collect();
+    code.samples.len() >= 16 && crcs.len() == 2
 }
 
 /// Each sample can be read whole, has reasons of the table, lies in announced code that can be read back, and belongs
@@ -43,7 +68,7 @@ fn samples_are_read_whole_and_joined_with_their_code() {
     }
     let lab = Lab::new();
     let agent = Agent::parca_sampling(&lab.library(), -1, Options::default()).unwrap();
-    let pid = observe(&lab, &agent, &[], |pid| {
+    let pid = observe(&lab, &agent, &[], many, |pid| {
         let code = agent.code();
         assert_eq!(code.cubins.len(), 2, "{:?}", code.cubins);
         for cubin in code.cubins.values() {
@@ -92,7 +117,7 @@ fn samples_of_code_that_was_not_announced_are_dropped() {
     let lab = Lab::new();
     let mut agent = Agent::load(Options::default()).unwrap();
     agent.attach(&lab.library(), -1, "pc_sample_batch").unwrap();
-    observe(&lab, &agent, &[], |_| {});
+    observe(&lab, &agent, &[], |code| code.unannounced >= 16, |_| {});
     let code = agent.code();
     assert!(code.unannounced >= 16, "{} dropped", code.unannounced);
     assert_eq!(code.samples.len(), 0);
@@ -109,7 +134,7 @@ fn more_than_64_stall_reasons() {
     let lab = Lab::new();
     let agent = Agent::parca_sampling(&lab.library(), -1, Options::default()).unwrap();
     let variables = [("MOCK_CUPTI_STALL_REASONS", "70")];
-    let pid = observe(&lab, &agent, &variables, |_| {});
+    let pid = observe(&lab, &agent, &variables, many, |_| {});
     assert_eq!(agent.losses(), Losses::default());
     let code = agent.code();
     assert_eq!(code.unannounced, 0);

@@ -4,12 +4,18 @@ mod pc_common;
 
 use std::time::{Duration, Instant};
 
+use parcagpu_abi::status::State;
 use parcagpu_tests::hosts::compile;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::program::{Program, WATCHDOG};
-use parcagpu_tests::trace::Trace;
-use parcagpu_tests::{artefacts, mock_log, need};
+use parcagpu_tests::trace::{Trace, number};
+use parcagpu_tests::{artefacts, block, mock_log, need};
 use pc_common::{SHORT, program, refusals, sampled, sound, two_kernels};
+use serde_json::Value;
+
+fn told(events: &[Value], probe: &str) -> bool {
+    events.iter().any(|e| e["probe"] == probe)
+}
 
 fn rest(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
@@ -56,7 +62,13 @@ fn consumers_leave_in_a_window() {
             rest(20);
         }
         assert_eq!(refusals(&trace.end()), []);
-        rest(200);
+        block::wait_state(host.pid(), &lab.library(), State::Dormant);
+        // A launch that returns closes what was open when the consumer left.
+        let deadline = Instant::now() + WATCHDOG;
+        while good(start) != good("cuptiPCSamplingStop") {
+            assert!(Instant::now() < deadline, "a window stays open");
+            rest(20);
+        }
     }
     host.open_gate(1);
     let ended = host.wait(SHORT).ok();
@@ -105,6 +117,7 @@ fn a_thread_ends_in_its_launch() {
         assert!(Instant::now() < deadline, "{before:?}, then {:?}", of());
         rest(20);
     }
+    trace.until("a sample", |events| told(events, "pc_sample_batch"));
     host.open_gate(2);
     let ended = host.wait(SHORT).ok();
     assert!(ended.stdout.contains("over"));
@@ -124,12 +137,18 @@ fn modules_are_loaded_meanwhile() {
         let trace = pc_common::attach(&lab);
         let loads: String = (1..200).map(|i| format!("module {i} unload ")).collect();
         let words = format!(
-            "init context module 0 thread launch sampled_0 5000 end thread sleep 50 {loads} end join"
+            "init context module 0 thread flat sampled_0 end gate thread {loads} stop end join"
         );
-        serialized(program(&lab, &words))
+        let mut host = serialized(program(&lab, &words))
             .env("PARCAGPU_HOOK_ENGINE", engine)
-            .run(SHORT)
-            .ok();
+            .start();
+        trace.until("samples, or why there are no such", |events| {
+            let launched =
+                |e: &&Value| e["probe"] == "pc_sample_batch" && number(e, "correlation_id") != 0;
+            events.iter().any(|e| launched(&e)) || told(events, "error")
+        });
+        host.open_gate(1);
+        host.wait(SHORT).ok();
         let events = trace.end();
         let told = refusals(&events);
         let samples = sound(&events);
@@ -156,16 +175,21 @@ fn a_tool_comes_in_a_window() {
     let lab = Lab::new();
     let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
     let trace = pc_common::attach(&lab);
-    let launches = "repeat 2000 launch 1 end";
+    let launches = "until 3600 launch 1 end";
     let words = format!(
-        "init launch 10 load libcupti.so.13 sleep 500 thread {launches} end thread {launches} end sleep 450 subscribe \
-         register on sleep 300 off unsubscribe join sync say over"
+        "init launch 10 load libcupti.so.13 thread {launches} end thread {launches} end gate subscribe \
+         register on gate off unsubscribe stop join sync say over"
     );
     let program = lab.program(Mode::Preload, tool).words(&words);
-    let ended = serialized(sampled(program))
+    let mut host = serialized(sampled(program))
         .env("MOCK_CUPTI_PC", "window-us:20000")
-        .run(SHORT)
-        .ok();
+        .start();
+    trace.until("samples", |events| told(events, "pc_sample_batch"));
+    host.open_gate(1);
+    host.wait_gate(2);
+    block::wait_looks(host.pid(), &lab.library());
+    host.open_gate(2);
+    let ended = host.wait(SHORT).ok();
     assert!(ended.stdout.contains("over"), "{}", ended.stderr);
     let events = trace.end();
     assert_eq!(refusals(&events), []);
@@ -181,21 +205,34 @@ fn finalized_by_the_program() {
     let lab = Lab::new();
     let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
     let trace = pc_common::attach(&lab);
-    let words = "init launch 10 load libcupti.so.13 sleep 500 launch 10 sync finalize sleep 3000 launch 10 sync sleep 500 \
-                 launch 10 sync sleep 300 say over";
-    let program = lab.program(Mode::Preload, tool).words(words);
-    let ended = sampled(program)
+    // No faster than tokens come.
+    let launches = "repeat 20 launch 1 sync sleep 20 end";
+    let words = format!(
+        "init {launches} load libcupti.so.13 {launches} finalize gate {launches} gate say over"
+    );
+    let program = lab.program(Mode::Preload, tool).words(&words);
+    let mut host = sampled(program)
         .env("MOCK_CUPTI_STRICT", "0")
         .env(
             "PARCAGPU_CUPTI_PATH",
             artefacts::sim().join("libcupti.so.13"),
         )
-        .run(SHORT)
-        .ok();
+        .start();
+    host.wait_gate(1);
+    block::wait_state(host.pid(), &lab.library(), State::Active);
+    block::wait_looks(host.pid(), &lab.library());
+    let before = trace.so_far().len();
+    host.open_gate(1);
+    host.wait_gate(2);
+    trace.until("samples again", |events| {
+        told(&events[before..], "pc_sample_batch")
+    });
+    host.open_gate(2);
+    let ended = host.wait(SHORT).ok();
     assert!(ended.stdout.contains("over"), "{}", ended.stderr);
     let events = trace.end();
     assert_eq!(events.launches().len(), events.records().len());
-    assert!(events.launches().len() > 25);
+    assert!(events.launches().len() > 50, "{}", events.launches().len());
 }
 
 /// A tool has CUPTI where no hook sees it, and the driver is initialised then: what it has on stays on.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
-use parcagpu_tests::program::{Ended, Running};
+use parcagpu_tests::program::{Ended, Running, WATCHDOG};
 use parcagpu_tests::trace::{Events, Trace};
 use parcagpu_tests::{artefacts, block, need, together};
 use pc_common::{SHORT, program_in, refusals, sound, two_kernels};
@@ -140,7 +140,7 @@ impl Case {
 /// What a consumer saw, and the program's count of dropped samples and full buffers.
 fn run(case: &Case) -> (Events, u64, u64) {
     let lab = Lab::new();
-    let mut host = two_kernels(&lab, "say ready spaced 50 30")
+    let mut host = two_kernels(&lab, "say ready spaced 50 3600")
         .env(
             "PARCAGPU_CUPTI_PATH",
             artefacts::sim().join("libcupti.so.13"),
@@ -151,7 +151,11 @@ fn run(case: &Case) -> (Events, u64, u64) {
     let trace = Trace::attach(&lab, &[host.pid()]);
     let (began, seconds) = (Instant::now(), Duration::from_secs(case.seconds));
     while began.elapsed() < seconds || !case.is_told(&trace.so_far()) {
-        assert!(began.elapsed() < 3 * seconds, "{}: not told", case.name);
+        assert!(
+            began.elapsed() < 3 * seconds + WATCHDOG,
+            "{}: not told",
+            case.name
+        );
         std::thread::sleep(Duration::from_millis(200));
     }
     let counter = |counter| block::counter(host.pid(), &lab.library(), counter);
@@ -225,9 +229,9 @@ fn refused_at_any_call() {
         (ENABLE, 33),
         (ENABLE, 40),
     ];
-    // The second context's launches come when a consumer has long been told about the first one's refusal.
-    let words = "init gate context module 0 launch sampled_0 50 sync sleep 400 \
-                 context module 1 launch sampled_1 50 sync sleep 1200";
+    // The second context's launches come when a consumer has been told about the first one's refusal.
+    let words = "init gate context module 0 launch sampled_0 50 sync gate \
+                 context module 1 launch sampled_1 50 sync gate";
     together::at_once(cases, |(function, code)| {
         let lab = Lab::new();
         let log = lab.file("calls");
@@ -245,12 +249,30 @@ fn refused_at_any_call() {
             program
         };
         let told = |ended: Ended| (ended.code(), ended.stdout, ended.stderr);
-        let bare = told(start(Mode::Bare).wait(SHORT));
+        let what = format!("{function}={code}");
+        let mut bare = start(Mode::Bare);
+        bare.open_gate(2);
+        bare.open_gate(3);
+        let bare = told(bare.wait(SHORT));
         std::fs::remove_file(&log).expect("the bare run wrote it");
         let trace = pc_common::attach(&lab);
-        let with = told(start(Mode::Preload).wait(SHORT));
+        let mut with = start(Mode::Preload);
+        for context in 1..=2 {
+            with.wait_gate(context + 1);
+            let deadline = Instant::now() + WATCHDOG;
+            while count(&mock_log::read(&log), function) < context {
+                assert!(Instant::now() < deadline, "{what}: context {context}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            trace.until("the refusal is told", |events| {
+                events.iter().any(|e| e["probe"] == "error")
+            });
+            // Nor is it tried again.
+            block::wait_more_looks(with.pid(), &lab.library(), 3);
+            with.open_gate(context + 1);
+        }
+        let with = told(with.wait(SHORT));
         let events = trace.end();
-        let what = format!("{function}={code}");
         assert_eq!(bare, with, "{what}");
         assert_eq!(
             (events.launches().len(), events.records().len()),

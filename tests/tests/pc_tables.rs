@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::pc_sample::{STALL_REASON_NAME_LEN, STALL_REASON_SLOTS};
 use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::lab::Lab;
+use parcagpu_tests::program::WATCHDOG;
 use parcagpu_tests::trace::{Events, number};
 use parcagpu_tests::{block, need, together};
 use pc_common::{SHORT, by_kernel, program, refusals, samples};
@@ -108,11 +109,13 @@ fn check(table: Table) {
     .start();
     host.wait_gate(1);
     block::wait_state(host.pid(), &lab.library(), State::Active);
+    // Samples are wanted from the end of that look on.
+    block::wait_looks(host.pid(), &lab.library());
     host.open_gate(1);
     host.wait_gate(2);
     // 500 ms of a kernel: 50,000 samples, of which the first some are from before the context was ready.
     let sampled = || block::counter(host.pid(), &lab.library(), Counter::PcSamples);
-    let deadline = Instant::now() + SHORT;
+    let deadline = Instant::now() + WATCHDOG;
     while sampled() < 40_000 {
         assert!(
             Instant::now() < deadline,

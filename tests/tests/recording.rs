@@ -53,7 +53,9 @@ fn a_part_of_a_program_that_goes_on() {
         let words = format!("init thread {launches} end gate stop join");
         let mut host = lab
             .host(Mode::Preload, &words)
-            .env("PARCAGPU_GRAPH_RATE_LIMIT", "100")
+            // Far above what it launches, also when it makes up for a pause.
+            .env("PARCAGPU_RATE_LIMIT", "10000")
+            .env("PARCAGPU_GRAPH_RATE_LIMIT", "10000")
             .env("MOCK_CUDA_KERNEL_NS", "2000")
             .start();
         host.wait_gate(1);
@@ -62,11 +64,16 @@ fn a_part_of_a_program_that_goes_on() {
         assert!(other.poll_until(|e| e.iter().any(|e| e.kind == Kind::Record)));
         let file = lab.file("part.pgpu");
         let words = format!(
-            "record --force --no-stacks --pid {} --seconds 1 -o {}",
+            "record --force --no-stacks --pid {} -o {}",
             host.pid(),
             file.display()
         );
-        let told = lab.parcagpu(&words).run(SHORT).ok().stderr;
+        let mut recorder = lab.parcagpu(&words).start();
+        recorder.wait_stderr("attached to");
+        let before = other.events().len();
+        // Half of them may be announcements, and three in four be kernels.
+        assert!(other.poll_until(|e| e.len() >= before + 200));
+        let told = recorder.interrupt(SHORT).ok().stderr;
         let all = read(&lab, &file);
         let about = &all["recording"][0];
         assert_eq!(about["whole"], true, "{told}{about}");
@@ -161,7 +168,7 @@ fn graphs_and_samples() {
     assert_eq!((all["launch"].len(), all["kernel"].len()), (25, 250));
     assert!(!all.contains_key("stack"));
     let file = lab.file("sample.pgpu");
-    record(&lab, &file, "--rate 1", &host, "init launch 10")
+    record(&lab, &file, "--rate 0.001", &host, "init launch 10")
         .run(SHORT)
         .ok();
     let all = read(&lab, &file);

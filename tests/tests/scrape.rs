@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parcagpu_tests::block::wait_delivered;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
-use parcagpu_tests::program::Running;
+use parcagpu_tests::program::{Running, WATCHDOG};
 
 #[path = "../../cli/tests/common/scrape.rs"]
 mod scrape;
@@ -34,7 +34,7 @@ fn until(address: SocketAddr, good: impl Fn(&Page) -> bool) -> Page {
         if good(&page) {
             return page;
         }
-        assert!(began.elapsed() < SHORT, "{text}");
+        assert!(began.elapsed() < WATCHDOG, "{text}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

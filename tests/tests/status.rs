@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Options};
-use parcagpu_tests::block::{wait_delivered, wait_state};
+use parcagpu_tests::block::{wait_delivered, wait_looks, wait_state};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::{Program, Running};
@@ -97,10 +97,16 @@ fn active() {
     let lab = Lab::new();
     let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
     let mut host = lab
-        .host(Mode::Preload, "init launch 20 graph 3 replay 2 sync gate")
+        .host(
+            Mode::Preload,
+            "init gate launch 20 graph 3 replay 2 sync gate",
+        )
         .env("PARCAGPU_RATE_LIMIT", "1000")
         .start();
     host.wait_gate(1);
+    wait_state(host.pid(), &lab.library(), State::Active);
+    host.open_gate(1);
+    host.wait_gate(2);
     wait_delivered(host.pid(), &lab.library());
     let json = status(&lab, host.pid());
     assert_eq!(json["state"], "active", "{json}");
@@ -150,7 +156,8 @@ fn active() {
     drop(agent);
     wait_state(host.pid(), &lab.library(), State::Dormant);
     assert_eq!(status(&lab, host.pid())["state"], "dormant");
-    finish(host);
+    host.open_gate(2);
+    host.wait(SHORT).ok();
 }
 
 /// Nothing can work: the state and the reason say so.
@@ -166,6 +173,8 @@ fn stopped() {
         .env("MOCK_CUPTI_VERSION", "17")
         .start();
     host.wait_gate(1);
+    wait_state(host.pid(), &lab.library(), State::Stopped);
+    wait_looks(host.pid(), &lab.library());
     let json = status(&lab, host.pid());
     assert_eq!(json["state"], "stopped", "{json}");
     assert!(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -84,11 +84,18 @@ fn variables_of(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Copies a file and makes it a program.
+/// Copies a file and makes it a program. Not in this process: another test may start a program at that moment, whose
+/// copy of the descriptor keeps the file from being run (ETXTBSY).
 fn install(from: &Path, to: &Path) {
-    fs::create_dir_all(to.parent().expect("a folder")).expect("folder made");
-    fs::copy(from, to).expect("room for a copy");
-    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("mode set");
+    let status = Command::new("install")
+        .args(["-D", "-m", "755"])
+        .args([from, to])
+        .status();
+    assert!(
+        status.is_ok_and(|s| s.success()),
+        "install {}",
+        to.display()
+    );
 }
 
 fn script() -> PathBuf {

@@ -5,7 +5,7 @@
  *   module SERIAL | cubin FILE        a module with the kernels sampled_SERIAL and other_SERIAL; machine code
  *   unload                            the last one
  *   keep N | use N                    remember the last module; go back to it
- *   launch NAME N | sync | sleep MS | gate
+ *   launch NAME N | flat NAME (until `stop`, which ends those of every thread) | sync | sleep MS | gate
  *   memory N                          N times: allocate, free
  *   thread W.. end | join
  */
@@ -36,6 +36,7 @@ typedef void *handle;
 FUNCTIONS(DECLARE)
 
 static handle context, module, kept[8];
+static volatile int stopped;
 
 struct words {
 	char **word;
@@ -85,6 +86,15 @@ static void launch(const char *name, long count)
 
 	check("cuModuleGetFunction", cuModuleGetFunction(&function, module, name));
 	while (count--)
+		check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+}
+
+static void flat(const char *name)
+{
+	handle function;
+
+	check("cuModuleGetFunction", cuModuleGetFunction(&function, module, name));
+	while (!stopped)
 		check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
 }
 
@@ -143,7 +153,11 @@ static void run(struct words w)
 			const char *name = next(&w);
 
 			launch(name, atol(next(&w)));
-		} else if (!strcmp(word, "sync"))
+		} else if (!strcmp(word, "flat"))
+			flat(next(&w));
+		else if (!strcmp(word, "stop"))
+			stopped = 1;
+		else if (!strcmp(word, "sync"))
 			check("cuCtxSynchronize", cuCtxSynchronize());
 		else if (!strcmp(word, "sleep"))
 			rest(atol(next(&w)));

@@ -12,6 +12,7 @@
 //! | variable | default | meaning |
 //! |---|---|---|
 //! | `MOCK_LOG` | unset | file for the call log of both libraries, see module `log` |
+//! | `MOCK_LOG_TIMES` | unset | 1: with the time of each call |
 //! | `MOCK_FAIL` | unset | results to return, for functions of both libraries, see module `faults` |
 //! | `MOCK_RAISE` | unset | signals to raise inside calls of the driver, see module `faults` |
 //! | `MOCK_CUDA_STUB` | 0 | 1: every call returns 34, as the stub library of a toolkit |

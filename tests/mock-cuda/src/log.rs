@@ -2,7 +2,7 @@
 //!
 //! One line per call when it returns: `NAME tid=T ARGUMENTS = RESULT`; a call made inside another
 //! one comes before it. Numbers are in decimal, pointers are `null` or `ptr`, so the logs of two
-//! runs compare. `%p` in the file's name becomes the process id; one process may write a file.
+//! runs compare; with `MOCK_LOG_TIMES` set a last argument `at=NS` is the time by `CLOCK_MONOTONIC`. `%p` in the file's name becomes the process id; one process may write a file.
 //!
 //! The file is mapped, and lines are copied into the mapping: they survive `_exit` and SIGKILL, no
 //! descriptor stays open that a program could close or reuse, and forked children go on in the same
@@ -31,6 +31,7 @@ struct Log {
     base: *mut u8,
     shared: &'static Shared,
     owner: libc::pid_t,
+    timed: bool,
     trimmed: AtomicBool,
 }
 
@@ -53,9 +54,24 @@ pub fn on() -> bool {
 
 /// Appends one line.
 pub fn append(line: &str) {
-    if let Some(log) = log() {
-        log.append(line.as_bytes());
+    let Some(log) = log() else { return };
+    match line.rsplit_once(" = ") {
+        Some((call, result)) if log.timed => {
+            let line = format!("{call} at={} = {result}", monotonic_ns());
+            log.append(line.as_bytes());
+        }
+        _ => log.append(line.as_bytes()),
     }
+}
+
+fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call fills the struct.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Cuts the unused end off; the process is ending.
@@ -131,6 +147,7 @@ impl Log {
                 base: base.cast(),
                 shared,
                 owner,
+                timed: !settings::text("MOCK_LOG_TIMES").is_empty(),
                 trimmed: AtomicBool::new(false),
             })
         }
