@@ -70,6 +70,8 @@ fn dormant() {
     let lab = Lab::new();
     for mode in [Mode::Preload, Mode::Injection] {
         let host = waiting(&lab, mode, "init launch 20 sync gate");
+        // Nobody waits for our thread to ask for the driver where nobody listens.
+        wait_looks(host.pid(), &lab.library());
         let json = status(&lab, host.pid());
         assert_eq!(json["state"], "dormant", "{json}");
         assert_eq!(json["block_pid"], host.pid());
