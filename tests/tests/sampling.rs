@@ -134,12 +134,14 @@ fn mixed(variables: &[(&str, &str)]) {
     };
     let (eager, graph) = (sorted(eager), sorted(graph));
     let slow = 5 * SECONDS;
+    // Not sampled since another thread was at the switch: few, unless one stands still in the middle of it.
+    let busy = usize::try_from(seen.status.get(Counter::SwitchBusy)).expect("few");
     let check = |counts: &[usize], limit: usize, what: &str| {
         assert_eq!(counts.len(), 2, "{what}: {counts:?}");
         let full = limit * SECONDS;
         assert!(
-            counts[0] >= slow * 95 / 100 && counts[0] <= slow,
-            "slow {what}: {counts:?}"
+            counts[0] + busy >= slow * 95 / 100 && counts[0] <= slow,
+            "slow {what}: {counts:?}, {busy} busy"
         );
         let bounds = full * 80 / 100..=full * 101 / 100 + 1;
         assert!(bounds.contains(&counts[1]), "fast {what}: {counts:?}");
