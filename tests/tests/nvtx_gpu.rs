@@ -96,9 +96,9 @@ fn cu_init_names_the_library_and_events_name_the_device() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
+    let events = trace.end();
     running.open_gate(2);
     running.wait(SHORT).ok();
-    let events = trace.end();
     let device = |text: &str| {
         let event = events.of("nvtx_event_batch").find(|e| e["message"] == text);
         number(event.expect(text), "device_id")

@@ -8,22 +8,24 @@ use parcagpu_tests::agent::{Agent, Event, Kind, Losses, Options};
 use parcagpu_tests::block;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
-use parcagpu_tests::program::Ended;
 
 const SHORT: Duration = Duration::from_secs(10);
 
-/// Runs host words under an agent that was there first.
-fn observe(lab: &Lab, agent: &Agent, words: &str, variables: &[(&str, &str)]) -> (u32, Ended) {
-    let host = lab
-        .host(Mode::Preload, words)
+/// Runs host words under an agent that was there first, until all is delivered; the process.
+fn observe(lab: &Lab, agent: &Agent, words: &str, variables: &[(&str, &str)]) -> u32 {
+    let mut host = lab
+        .host(Mode::Preload, &format!("{words} gate"))
         .env("PARCAGPU_RATE_LIMIT", "1e9")
         .env("PARCAGPU_GRAPH_RATE_LIMIT", "1e9")
         .envs(variables.iter().copied())
         .start();
     let pid = host.pid();
-    let ended = host.wait_with(SHORT, || agent.poll(Duration::from_millis(20)));
-    agent.poll(Duration::from_millis(100));
-    (pid, ended.ok())
+    agent.poll_to_gate(&mut host, 1);
+    block::wait_delivered(pid, &lab.library());
+    // Not by its own end, which waits for our thread with a bound only, and tells so.
+    host.signal(libc::SIGKILL);
+    host.wait(SHORT);
+    pid
 }
 
 fn ids(events: &[Event]) -> Vec<u32> {
@@ -45,7 +47,7 @@ fn all_records_with_their_ids() {
     let agent = Agent::parca(&lab.library(), -1, options).unwrap();
     let words = "streams 3 modules 2 kernel agent_kernel init launch 300 ex 100 coop 100 ptsz 100 \
                  graph 5 replay 20 sync";
-    let (pid, _) = observe(&lab, &agent, words, &[]);
+    let pid = observe(&lab, &agent, words, &[]);
     let launches = agent.of(Kind::Correlation);
     let records = agent.of(Kind::Record);
     assert!(

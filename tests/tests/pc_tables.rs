@@ -124,10 +124,11 @@ fn check(table: Table) {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
+    block::wait_delivered(host.pid(), &lab.library());
+    let events = trace.end();
     host.open_gate(2);
     let ended = host.wait(SHORT).ok();
     assert_eq!(ended.stderr, "", "{table:?}");
-    let events = trace.end();
 
     assert!(
         events.of("stall_reason_map").next().is_some(),

@@ -40,15 +40,17 @@ fn observe(lab: &Lab, words: &str, variables: &[(&str, &str)]) -> Seen {
     agent.poll_to_gate(&mut host, 1);
     block::wait_delivered(host.pid(), &lab.library());
     let status = block::read(host.pid(), &lab.library()).unwrap();
-    host.open_gate(1);
-    host.wait(SHORT).ok();
     assert_eq!(agent.losses().dropped, 0);
-    Seen {
+    // Without its end, which waits for our thread with a bound only, and tells so.
+    let seen = Seen {
         launches: agent.of(Kind::Correlation),
         records: agent.of(Kind::Record),
         errors: agent.of(Kind::Error),
         status,
-    }
+    };
+    host.open_gate(1);
+    host.wait(SHORT).ok();
+    seen
 }
 
 fn ids(events: &[Event]) -> Vec<u32> {
