@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Instant;
 
 use crate::demangle::clean;
 use crate::discover::{self, FileId, Scanner};
@@ -15,8 +16,9 @@ use crate::text::{count, plural};
 /// Processes that are remembered, and looked at in one look.
 const MEMBERS_MAX: usize = 512;
 const LOOKED_AT: usize = 64;
-/// How often one is looked at while its name stays.
-const LOOKS: u32 = 20;
+/// Once it is known what became of the library in one, it is looked at again after this part of the time that it has
+/// been known: often at first, and never for the last time.
+const AGAIN: u32 = 4;
 /// Names, and reasons, that are told.
 const SHOWN: usize = 6;
 
@@ -38,7 +40,9 @@ struct Member {
     /// It changes with exec.
     comm: String,
     fate: Fate,
-    looks: u32,
+    /// Since when that is known; its name was the same since.
+    since: Option<Instant>,
+    next: Instant,
 }
 
 /// See the module.
@@ -85,18 +89,19 @@ impl Family {
             self.full = true;
             return;
         }
+        let now = Instant::now();
         let member = self.members.entry(pid).or_insert_with(|| Member {
             comm: comm.clone(),
             fate: Fate::Unknown,
-            looks: 0,
+            since: None,
+            next: now,
         });
         if member.comm != comm {
-            (member.comm, member.fate, member.looks) = (comm, Fate::Unknown, 0);
+            (member.comm, member.fate, member.since) = (comm, Fate::Unknown, None);
         }
-        if member.looks == LOOKS {
+        if member.since.is_some() && now < member.next {
             return;
         }
-        member.looks += 1;
         let Ok(found) = self.scanner.scan_process(pid) else {
             return;
         };
@@ -107,6 +112,10 @@ impl Family {
             member.fate = Fate::There;
         } else if let Some(Reason { why, cure }) = preload::why_not(pid, &self.file) {
             member.fate = Fate::Missing(why, cure);
+        }
+        if member.fate != Fate::Unknown {
+            let since = *member.since.get_or_insert(now);
+            member.next = now + now.duration_since(since) / AGAIN;
         }
     }
 
@@ -210,7 +219,8 @@ mod tests {
             let member = Member {
                 comm: (*comm).to_owned(),
                 fate: fate.clone(),
-                looks: 1,
+                since: None,
+                next: Instant::now(),
             };
             family.members.insert(pid, member);
         }
@@ -255,15 +265,18 @@ mod tests {
     fn children_are_met_with_the_reason() {
         let mut family = family(&[]);
         let mut child = std::process::Command::new("sleep")
-            .arg("20")
+            .arg("600")
             .spawn()
             .unwrap();
-        while discover::comm(child.id()) != "sleep" {
-            std::thread::yield_now();
-        }
-        family.look(std::process::id());
-        let met = family.members.get(&child.id()).unwrap();
-        assert_eq!(met.comm, "sleep");
+        // At first the loader may still bring it.
+        let met = loop {
+            family.look(std::process::id());
+            let met = family.members.get(&child.id());
+            match met.filter(|m| m.comm == "sleep" && m.fate != Fate::Unknown) {
+                Some(met) => break met,
+                None => std::thread::yield_now(),
+            }
+        };
         assert!(matches!(met.fate, Fate::Missing(..)), "{met:?}");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::choice::Choice;
-use crate::discover::{Found, Library};
+use crate::discover::{self, Found, Library};
 use crate::family::Family;
 use crate::library;
 use crate::options::{KeepOptions, RunOptions};
 use crate::preflight;
+use crate::preload;
 use crate::private_copy::PrivateCopy;
 use crate::record::Tape;
 use crate::refusal::{about_path, refuse};
@@ -238,7 +239,7 @@ fn wait(child: &mut Child, session: &mut Session, view: &mut View) -> Result<Opt
     }
 }
 
-/// Removes the copy, unless a process of the tree lives on with it.
+/// Removes the copy, unless a process of the tree lives on with it, be it one that is only being started.
 fn tidy(copy: PrivateCopy, library: &Library, session: &mut Session) {
     if session.rescan().is_err() {
         return;
@@ -249,6 +250,9 @@ fn tidy(copy: PrivateCopy, library: &Library, session: &mut Session) {
         .filter(|f: &&Found| f.library.id == library.id)
         .map(|f| f.pid)
         .collect();
+    let file = copy.file().display().to_string();
+    let pids = discover::pids().into_iter();
+    users.extend(pids.filter(|pid| preload::is_to_come(*pid, &file)));
     users.sort_unstable();
     users.dedup();
     if !users.is_empty() {
