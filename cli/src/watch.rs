@@ -175,6 +175,14 @@ fn check_pids(pids: &[u32], named: Option<&str>, session: &Session) -> Result<()
     Ok(())
 }
 
+/// Brings the counts of a view that goes on up to date. Launches that were counted have been told since, mostly: they
+/// are taken, or what was seen whole would look like a sample until the next look.
+pub fn refresh(session: &Session, ledger: &mut Ledger) {
+    ledger.refresh(session);
+    // What goes wrong here goes wrong with the next poll too, which tells.
+    let _ = session.poll(Duration::ZERO);
+}
+
 /// Runs until a signal, the deadline, the end of the chosen processes, or `tick` says false; `tick` is called after each poll.
 pub fn pump(
     session: &mut Session,

@@ -101,7 +101,7 @@ impl View {
     }
 
     pub fn tick(&mut self, session: &Session) {
-        self.ledger.refresh(session);
+        watch::refresh(session, &mut self.ledger);
         if let Some(tape) = &mut self.tape
             && let Err(e) = tape.tick(session, &self.ledger)
         {

@@ -106,7 +106,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode> {
             let mut read = true;
             if Instant::now() >= next {
                 next = Instant::now() + watch::REFRESH;
-                ledger.refresh(session);
+                watch::refresh(session, &mut ledger);
                 sums.borrow_mut().prepare();
                 read = lines.print(&sums.borrow().accounts, &ledger);
             }

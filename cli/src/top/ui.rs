@@ -93,7 +93,7 @@ impl Ui {
         if now >= self.next_look {
             self.next_look = now + watch::REFRESH;
             draw = true;
-            ledger.refresh(session);
+            watch::refresh(session, ledger);
             let mut sums = sums.borrow_mut();
             let Sums { accounts, live, .. } = &mut *sums;
             if let Some(live) = live {
