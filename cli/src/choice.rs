@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_child_is_found_by_its_name() {
         let mut child = std::process::Command::new("sleep")
-            .arg("20")
+            .arg("600")
             .spawn()
             .unwrap();
         let by = |comm: &str| Choice {

@@ -38,7 +38,7 @@ fn processes_of_a_name_are_followed_and_no_others() {
     let mut pids = Vec::new();
     for kernel in ["first", "second"] {
         let mut app = start(&file);
-        app.await_semaphores_at_least_one();
+        app.await_consumer();
         app.obey(&format!("launch 3 100 {kernel}"));
         pids.push(app.pid());
         assert_eq!(other.semaphores(), [0, 0, 0, 0]);
@@ -52,7 +52,7 @@ fn processes_of_a_name_are_followed_and_no_others() {
     let cut = &name[..15];
     let mut app = start(&file);
     let view = View::start(&["trace", "--json", "--comm", cut]);
-    app.await_semaphores_at_least_one();
+    app.await_consumer();
     app.obey("launch 2 100 k");
     assert_eq!(of(&view.end_json().0, app.pid(), "activity_batch").len(), 2);
 }
@@ -203,7 +203,7 @@ fn a_library_that_only_another_mount_namespace_has() {
         command.args(["trace", "--json"]).args(options);
         command.env("PARCAGPU_LIB", &copy);
         let view = View::of(&mut command);
-        app.await_semaphores_at_least_one();
+        app.await_consumer();
         if options.first() == Some(&"--pid") && links_tell() {
             let heard = consumers_of(app.pid());
             let who: Vec<&Value> = heard["consumers"].as_array().unwrap().iter().collect();
@@ -265,6 +265,16 @@ fn consumers_of_a_library_whose_path_leads_nowhere_are_named() {
     }
 }
 
+/// A process that is not our child and is ended at the end of its test.
+struct Killed(u32);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // SAFETY: it goes on for longer than any test, so the number is its own.
+        unsafe { libc::kill(self.0.cast_signed(), libc::SIGKILL) };
+    }
+}
+
 #[test]
 fn a_forked_child_has_its_parents_semaphores_and_no_consumer() {
     let Some(_turn) = bpf_or_skip("a_forked_child_has_its_parents_semaphores_and_no_consumer")
@@ -275,7 +285,7 @@ fn a_forked_child_has_its_parents_semaphores_and_no_consumer() {
     let mut app = App::start(&copy);
     let pid = app.pid().to_string();
     let view = View::start(&["top", "--pid", &pid]);
-    app.begin("fork sleep 1500");
+    app.begin("fork sleep 600000");
     let children = format!("/proc/{pid}/task/{pid}/children");
     let began = Instant::now();
     let child: u32 = loop {
@@ -285,6 +295,7 @@ fn a_forked_child_has_its_parents_semaphores_and_no_consumer() {
             None => assert!(began.elapsed() < PATIENCE, "no child"),
         }
     };
+    let _child = Killed(child);
     let heard = consumers_of(child);
     assert_eq!(heard["semaphores"]["activity_batch"], 1, "{heard}");
     let text = parcagpu(&["status", "--pid", &child.to_string()]);
@@ -308,13 +319,15 @@ fn consumers_out_of_sight_are_counted_with_the_reason() {
     let Some(_turn) = bpf_or_skip("consumers_out_of_sight_are_counted_with_the_reason") else {
         return;
     };
-    let (_dir, copy) = own_copy(&fixture().lib);
+    let (dir, copy) = own_copy(&fixture().lib);
     let view = View::start(&["top", "--lib", copy.to_str().unwrap()]);
     let script = format!(
-        "'{app}' '{copy}' 'await 1' 'sleep 3000' & for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; \
-         '{parcagpu}' status | grep -A9 '{copy}' | grep consumers && break; done; kill $!",
+        "'{app}' '{copy}' 'await 1' 'echo 1' 'sleep 600000' >'{said}' & \
+         until grep -q 'echo 1' '{said}'; do kill -0 $! || exit; sleep 0.02; done; \
+         '{parcagpu}' status | grep -A9 '{copy}' | grep consumers; kill $!",
         app = fixture().app.display(),
         copy = copy.display(),
+        said = dir.path().join("said").display(),
         parcagpu = common::PARCAGPU,
     );
     let out = Command::new("unshare")
@@ -365,7 +378,7 @@ fn a_number_that_was_used_again_is_another_process() {
     let view = View::start(&["trace", "--json", "--comm", "comes-again"]);
     let mut first = start(&called);
     let pid = first.pid();
-    first.await_semaphores_at_least_one();
+    first.await_consumer();
     first.obey("launch 3 100 first");
     drop(first);
     // Numbers are given in order from the one that was given last.
@@ -387,7 +400,7 @@ fn a_number_that_was_used_again_is_another_process() {
             "the kernel does not give the number again",
         );
     };
-    app.await_semaphores_at_least_one();
+    app.await_consumer();
     app.obey("launch 4 100 second");
     let (lines, err) = view.end_json();
     let kernels = of(&lines, pid, "activity_batch");

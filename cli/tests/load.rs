@@ -111,7 +111,7 @@ fn record(size: &Size, lib: &Path, order: &str) -> ((u64, f64), u64, u64, Cost) 
         .arg(&file);
     let view = View::of(command.arg("--lib").arg(lib));
     let mut app = App::start(lib);
-    app.await_semaphores_at_least_one();
+    app.await_consumer();
     let said = app.obey(order);
     let cost = Cost::of(view.pid());
     view.end();

@@ -16,18 +16,21 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use collector::Collector;
-use common::{PARCAGPU, bpf_or_skip, fixture};
+use common::{PARCAGPU, PATIENCE, bpf_or_skip, fixture};
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
 use opentelemetry_proto::tonic::profiles::v1development::Sample;
 use parcagpu_cli::recording::model::Recording;
+use parcagpu_cli::recording::reader;
 use parcagpu_cli::report::{Format, otlp, write};
 use prost::Message;
 use serde_json::Value;
 use taken::{Taken, at};
 
 const PROTOBUF: &str = "application/x-protobuf";
+/// Where nobody listens: not a port that the kernel gives to who asks for any.
+const NOBODY: &str = "127.0.0.1:1";
 
 /// The request of a recording, by way of its bytes.
 fn request(rec: &Recording) -> Taken {
@@ -199,9 +202,7 @@ fn where_nobody_is_nothing_is_sent() {
     let path = dir.path().join("run.pgpu");
     tape::write(&path);
     let path = path.to_str().unwrap();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", nobody.local_addr().unwrap());
-    drop(nobody);
+    let url = format!("http://{NOBODY}");
     let run = parcagpu(&["report", path, "--otlp", &url]);
     let err = String::from_utf8(run.stderr).unwrap();
     assert_eq!(run.status.code(), Some(1));
@@ -226,9 +227,6 @@ fn where_nobody_is_nothing_is_sent() {
 
 #[test]
 fn what_may_be_a_secret_in_an_address_is_not_shown() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = nobody.local_addr().unwrap();
-    drop(nobody);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.pgpu");
     tape::write(&path);
@@ -238,7 +236,7 @@ fn what_may_be_a_secret_in_an_address_is_not_shown() {
         ("https://me:hidden@a".to_owned(), 2),
         ("me:hidden@a".to_owned(), 2),
         ("http://me:hidden@a b".to_owned(), 2),
-        (format!("http://{at}/hidden"), 1),
+        (format!("http://{NOBODY}/hidden"), 1),
     ] {
         let run = parcagpu(&["report", path.to_str().unwrap(), "--otlp", &url]);
         let err = String::from_utf8(run.stderr).unwrap();
@@ -262,11 +260,28 @@ fn a_recording_is_sent_at_its_end() {
         args.extend(["--lib", fixture.lib.to_str().unwrap()]);
         args.extend(["-o", file.to_str().unwrap(), "--"]);
         args.extend([fixture.app.to_str().unwrap(), "preloaded"]);
-        // Stacks are walked while the process is there, and of a slow beat every one is taken.
-        args.extend(["launch 1 20000 slow", "sleep 500", "launch 300 1500 k"]);
-        args.extend(["notime 2", "sleep 200"]);
-        let run = parcagpu(&args);
-        (run.status.code(), String::from_utf8(run.stderr).unwrap())
+        args.extend(["launch 1 20000 slow", "launch 300 1500 k", "notime 2", "-"]);
+        let mut run = Command::new(PARCAGPU)
+            .args(args)
+            .env_remove("http_proxy")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Stacks are walked while the process is there.
+        let began = Instant::now();
+        let walked = |r: Recording| {
+            let mut names = r.launches.iter().filter(|l| l.stack != 0);
+            names.any(|l| r.names[l.name as usize] == "slow")
+        };
+        while !reader::read(&file).is_ok_and(walked) {
+            assert!(began.elapsed() < PATIENCE, "{:?}", reader::read(&file));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(run.stdin.take());
+        let err = std::io::read_to_string(run.stderr.take().unwrap()).unwrap();
+        (run.wait().unwrap().code(), err)
     };
     let collector = Collector::that_answers("200 OK", PROTOBUF, b"");
     let (code, err) = record(&collector.url);
@@ -284,7 +299,7 @@ fn a_recording_is_sent_at_its_end() {
         "{:?}",
         taken.frames(slow)
     );
-    let (code, err) = record("http://127.0.0.1:1");
+    let (code, err) = record(&format!("http://{NOBODY}"));
     assert_eq!(code, Some(1));
     assert!(err.contains("a.pgpu is there, but was not sent: "), "{err}");
     assert!(file.exists());
@@ -318,7 +333,7 @@ fn ctrl_c_ends_the_waiting_for_a_collector() {
             Ok((stream, _)) => break stream,
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "nobody came");
+        assert!(began.elapsed() < PATIENCE, "nobody came");
     };
     stream.set_nonblocking(false).unwrap();
     // The request is on its way, and nobody answers.
@@ -330,7 +345,8 @@ fn ctrl_c_ends_the_waiting_for_a_collector() {
     let mut stderr = record.stderr.take().unwrap();
     stderr.read_to_string(&mut err).unwrap();
     assert_eq!(record.wait().unwrap().code(), Some(1), "{err}");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    // Who is not interrupted waits for half a minute.
+    assert!(began.elapsed() < Duration::from_secs(20));
     assert!(err.contains("interrupted before http://"), "{err}");
     assert!(file.exists());
 }

@@ -106,7 +106,7 @@ fn top_shows_kernels_their_lines_and_what_they_wait_for() {
         )
     };
     let views = [view(&["--json"]), view(&[])];
-    app.await_semaphores_of_samples();
+    app.await_consumer_of_samples();
     with.load(&mut app);
     metadata(&mut app);
     let (load, file, line) = with.sample(tools, "long_name", "LDG");
@@ -202,7 +202,7 @@ fn trace_tells_lines_and_instructions() {
     };
     let (json, text) = (view(&["--json"]), view(&[]));
     let mut app = App::start(&fixture().lib);
-    app.await_semaphores_of_samples();
+    app.await_consumer_of_samples();
     code.load(&mut app);
     metadata(&mut app);
     // The first asks for the instructions, which come later.
@@ -251,7 +251,7 @@ fn a_liar_is_told_of() {
     let view = View::start(&args);
     let mut liar = App::start(&lib);
     let mut honest = App::start(&lib);
-    honest.await_semaphores_at_least_one();
+    honest.await_consumer();
     metadata(&mut liar);
     liar.obey(&format!("cubin {:x} {}", code.crc ^ 1, code.file.display()));
     liar.obey("all");
@@ -306,7 +306,7 @@ fn a_recording_with_code_is_reported_with_lines() {
         let mut args = vec!["record", "--pid", &pid, "-o", path.to_str().unwrap()];
         args.extend(kept.then_some("--cubins"));
         let view = View::start(&args);
-        app.await_semaphores_of_samples();
+        app.await_consumer_of_samples();
         code.load(&mut app);
         metadata(&mut app);
         app.obey(&format!("{sample} 3:7 2:1"));

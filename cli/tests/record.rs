@@ -194,7 +194,7 @@ fn a_killed_recorder_leaves_all_but_the_last_second() {
         .spawn()
         .unwrap();
     let mut app = App::start(&fixture().lib);
-    app.await_semaphores_at_least_one();
+    app.await_consumer();
     app.obey("launch 5000 100 early");
     let pid = app.pid();
     let written = |n: usize| {

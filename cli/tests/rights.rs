@@ -266,13 +266,14 @@ fn doctor_finds_processes_and_preloads_that_did_not_work() {
     }
     let app = App::start(&fixture().lib);
     let mut without = Command::new("sleep")
-        .arg("20")
+        .arg("600")
         .env("LD_PRELOAD", "/nowhere/libparcagpu.so")
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The name changes with exec, when the environment is in place.
-    while fs::read_to_string(format!("/proc/{}/comm", without.id())).unwrap() != "sleep\n" {
+    // Before that the loader may still bring it.
+    let maps = format!("/proc/{}/maps", without.id());
+    while !fs::read_to_string(&maps).unwrap().contains("/libc.so") {
         std::thread::yield_now();
     }
     let lib = fixture().lib.to_str().unwrap();

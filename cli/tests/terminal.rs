@@ -14,10 +14,11 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{App, PARCAGPU, bpf_or_skip, fixture};
+use common::{App, PARCAGPU, PATIENCE, bpf_or_skip, fixture};
 use parcagpu_cli::top::terminal::Terminal;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Written behind what a program wrote, and not to be seen.
+const MARK: &[u8] = b"\0\0\0";
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 110;
 
@@ -171,8 +172,7 @@ impl Pty {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                // What it wrote last is on its way through the thread.
-                std::thread::sleep(Duration::from_millis(100));
+                self.see_all();
                 return status;
             }
             assert!(
@@ -181,6 +181,18 @@ impl Pty {
                 self.screen()
             );
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until all that was written so far has come through the terminal and the thread that reads it.
+    fn see_all(&self) {
+        File::from(self.slave.try_clone().unwrap())
+            .write_all(MARK)
+            .unwrap();
+        let began = Instant::now();
+        while !self.seen.lock().unwrap().bytes.ends_with(MARK) {
+            assert!(began.elapsed() < PATIENCE, "it is not read");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -209,13 +221,6 @@ const ESCAPE: &str = "\x1b";
 const RIGHT: &str = "\x1b[C";
 const LEFT: &str = "\x1b[D";
 
-/// The line of a screen that has a text.
-#[track_caller]
-fn line<'a>(screen: &'a str, text: &str) -> &'a str {
-    let found = screen.lines().find(|l| l.contains(text));
-    found.unwrap_or_else(|| panic!("no {text} in:\n{screen}"))
-}
-
 #[test]
 fn kernels_processes_and_keys() {
     let Some(_turn) = bpf_or_skip("kernels_processes_and_keys") else {
@@ -230,46 +235,56 @@ fn kernels_processes_and_keys() {
     one.obey("launch 300 500 short_one");
     two.obey("launch 10 1000 other");
     two.obey("seen 30");
-    let screen = top.until(|s| s.contains("vectorAdd(float") && s.contains("other"));
     // 300 us and 150 us whole; 10 us of a quarter of the launches stand for 40 us.
-    let row = |name: &str| -> Vec<String> {
-        let words = line(&screen, name).split_whitespace();
+    let row = |screen: &str, name: &str| -> Vec<String> {
+        let row = screen.lines().find(|l| l.contains(name));
+        let words = row.unwrap_or_default().split_whitespace();
         words.map(str::to_owned).collect()
     };
-    assert_eq!(row("vectorAdd")[1..7].join(" "), "% 100 300.00 us 3.00 us");
-    assert_eq!(row("other")[1..7].join(" "), "% 10 ~40.00 us 1.00 us");
-    assert!(row("vectorAdd")[0].starts_with("61.2"), "{screen}");
-    let position = |screen: &str, name: &str| screen.lines().position(|l| l.contains(name));
-    assert!(position(&screen, "vectorAdd") < position(&screen, "short_one"));
+    let is = |screen: &str, name: &str, wanted: &str| {
+        row(screen, name)
+            .get(1..7)
+            .is_some_and(|words| words.join(" ") == wanted)
+    };
+    let before = |screen: &str, first: &str, second: &str| {
+        let position = |name: &str| screen.lines().position(|l| l.contains(name));
+        position(first).is_some() && position(first) < position(second)
+    };
+    top.until(|s| {
+        is(s, "vectorAdd(float", "% 100 300.00 us 3.00 us")
+            && is(s, "other", "% 10 ~40.00 us 1.00 us")
+            && row(s, "vectorAdd")[0].starts_with("61.2")
+            && before(s, "vectorAdd", "short_one")
+    });
 
     // Sorted by records, then the other way around.
     top.press(RIGHT);
-    let screen = top.until(|s| s.contains("RECORDS▼"));
-    assert!(
-        position(&screen, "short_one") < position(&screen, "vectorAdd"),
-        "{screen}"
-    );
+    top.until(|s| s.contains("RECORDS▼") && before(s, "short_one", "vectorAdd"));
     top.press("r");
-    let screen = top.shows("RECORDS▲");
-    assert!(
-        position(&screen, "other") < position(&screen, "vectorAdd"),
-        "{screen}"
-    );
+    top.until(|s| s.contains("RECORDS▲") && before(s, "other", "vectorAdd"));
     top.press("r");
     top.press(LEFT);
     top.shows("SHARE▼");
 
     // By process; the sampled share, and what is not whole is marked.
     top.press("1");
-    let screen = top.until(|s| s.contains("COMMAND") && s.contains("25.0 %"));
-    assert!(line(&screen, &pids[0]).contains("100.0 %"), "{screen}");
-    assert!(line(&screen, &pids[0]).contains(" 450.00 us"), "{screen}");
-    assert!(line(&screen, &pids[1]).contains("~40.00 us"), "{screen}");
-    assert!(line(&screen, &pids[0]).contains("dormant"), "{screen}");
+    top.until(|s| {
+        let has = |pid: &str, text: &str| s.lines().any(|l| l.contains(pid) && l.contains(text));
+        s.contains("COMMAND")
+            && s.contains("25.0 %")
+            && has(&pids[0], "100.0 %")
+            && has(&pids[0], " 450.00 us")
+            && has(&pids[1], "~40.00 us")
+            && has(&pids[0], "dormant")
+    });
     // The first has the most GPU time, so the cursor is on it.
     top.press(ENTER);
-    let screen = top.until(|s| s.contains("Esc: all") && s.contains("vectorAdd"));
-    assert!(screen.contains(&format!("only PID {}", pids[0])) && !screen.contains("other"));
+    top.until(|s| {
+        s.contains("Esc: all")
+            && s.contains("vectorAdd")
+            && s.contains(&format!("only PID {}", pids[0]))
+            && !s.contains("other")
+    });
     top.press(ESCAPE);
     top.until(|s| s.contains("COMMAND") && !s.contains("Esc: all"));
 
@@ -286,11 +301,10 @@ fn kernels_processes_and_keys() {
     top.press("5");
     top.shows("no PC samples yet");
     one.obey("all");
-    let screen = top.shows("WAITS FOR");
-    assert!(
-        line(&screen, "vectorAdd").contains("stall_wait"),
-        "{screen}"
-    );
+    top.until(|s| {
+        let waits = |l: &str| l.contains("vectorAdd") && l.contains("stall_wait");
+        s.contains("WAITS FOR") && s.lines().any(waits)
+    });
 
     top.press("q");
     assert!(top.given_back().success());
@@ -323,17 +337,26 @@ fn devices_meet_by_uuid_and_are_half_busy() {
     apps[2].obey("half 8000 1000000");
     apps[2].obey("seen 8000");
     top.press("2");
-    let screen = top.until(|s| s.contains("0000cd") && s.contains("~16.00 s"));
-    let shared = line(&screen, "GPU-00000000-0000-0000-0000-0000000000ab");
-    let words: Vec<&str> = shared.split_whitespace().collect();
-    assert_eq!(words[1..3], ["2", "16,000"], "{screen}");
-    assert_eq!(words[3..5].join(" "), "16.00 s", "{screen}");
-    // Two to seven seconds ago, once that lies after our beginning.
-    let screen = top.until(|s| s.contains('%') && line(s, "0000cd").contains("100.0 %"));
-    assert_eq!(line(&screen, "0000cd").matches('~').count(), 2, "{screen}");
-    // Both halves together: 50 % and 50 %.
-    assert!(line(&screen, "0000ab").contains(" 100.0 %"), "{screen}");
-    assert!(!line(&screen, "0000ab").contains('~'), "{screen}");
+    let line = |screen: &str, text: &str| -> String {
+        let line = screen.lines().find(|l| l.contains(text));
+        line.unwrap_or_default().to_owned()
+    };
+    top.until(|s| {
+        let shared = line(s, "GPU-00000000-0000-0000-0000-0000000000ab");
+        let words: Vec<&str> = shared.split_whitespace().collect();
+        line(s, "0000cd").contains("~16.00 s")
+            && words
+                .get(1..5)
+                .is_some_and(|w| w == ["2", "16,000", "16.00", "s"])
+    });
+    // Two to seven seconds ago, once that lies after our beginning. Of the shared one 50 % and 50 %.
+    top.until(|s| {
+        let (sample, shared) = (line(s, "0000cd"), line(s, "0000ab"));
+        sample.contains("100.0 %")
+            && shared.contains(" 100.0 %")
+            && !shared.contains('~')
+            && sample.matches('~').count() == 2
+    });
     top.press(TAB);
     top.shows("half");
     top.press("\x03");
@@ -406,7 +429,25 @@ fn a_terminal_that_cannot_do_more_gets_lines() {
     let mut top = Pty::start(command.args(["top", "--pid", &pid]).env("TERM", "dumb"));
     top.shows("attached to");
     app.obey("launch 5 100 k");
-    top.shows("+5 sampled launches, +5 kernel records of 500 ns; so far all 5 launches");
+    // Whoever looks in between is told of them in parts.
+    let sum = |screen: &str, what: &str| -> u64 {
+        let words: Vec<&str> = screen.split_whitespace().collect();
+        let told = words.windows(3).filter(|w| w[1..].join(" ") == what);
+        let numbers = told.filter_map(|w| w[0].strip_prefix('+')?.parse::<u64>().ok());
+        numbers.sum()
+    };
+    let time = |screen: &str| -> u64 {
+        let told = screen.split("kernel records of ").skip(1);
+        let numbers = told.filter_map(|t| t.split_once(" ns;")?.0.parse::<u64>().ok());
+        numbers.sum()
+    };
+    top.until(|s| {
+        let last = s.lines().rfind(|l| l.contains("; so far "));
+        last.is_some_and(|l| l.ends_with(" ns; so far all 5 launches"))
+            && sum(s, "sampled launches,") == 5
+            && sum(s, "kernel records") == 5
+            && time(s) == 500
+    });
     top.signal(libc::SIGINT);
     assert!(top.given_back().success());
     assert!(

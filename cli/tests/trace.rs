@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -262,33 +263,28 @@ fn a_full_ring_buffer_is_counted() {
         return;
     };
     let mut view = Command::new(common::PARCAGPU)
-        .args([
-            "trace",
-            "--json",
-            "--ring-mib",
-            "1",
-            "--seconds",
-            "30",
-            "--lib",
-            lib(),
-        ])
+        .args(["trace", "--json", "--ring-mib", "1", "--lib", lib()])
         .stdin(Stdio::null())
         // Nobody reads: the view stands still once the pipe is full.
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut err = BufReader::new(view.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("attached to ") {
+        line.clear();
+        assert_ne!(err.read_line(&mut line).unwrap(), 0);
+    }
     let mut app = App::start(&fixture().lib);
-    app.await_semaphores_at_least_one();
     app.obey("launch 30000 100 flood");
     let pid = app.pid();
     let mut out = view.stdout.take().unwrap();
     let reader = std::thread::spawn(move || std::io::read_to_string(&mut out).unwrap());
-    app.obey("sleep 500");
     // SAFETY: the child is ours and was not waited for.
     unsafe { libc::kill(view.id().cast_signed(), libc::SIGINT) };
     let lines = reader.join().unwrap();
-    let err = std::io::read_to_string(view.stderr.take().unwrap()).unwrap();
+    let err = std::io::read_to_string(err).unwrap();
     assert!(view.wait().unwrap().success());
     let mine = format!("\"pid\":{pid},");
     let told = lines.lines().filter(|l| l.contains(&mine)).count() as u64;

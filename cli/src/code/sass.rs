@@ -95,6 +95,19 @@ impl Sass {
 
 /// Runs the program over a cubin: all its functions, or those with these symbols.
 pub fn disassemble(program: &Path, cubin: &[u8], symbols: &[u32], limit: Duration) -> Result<Sass> {
+    run(program, cubin, symbols, limit, |end| {
+        end.recv_timeout(limit).is_ok()
+    })
+}
+
+/// [`disassemble`] until `wait` returns, which says whether the end was told.
+fn run(
+    program: &Path,
+    cubin: &[u8],
+    symbols: &[u32],
+    limit: Duration,
+    wait: impl FnOnce(&mpsc::Receiver<()>) -> bool,
+) -> Result<Sass> {
     let mut input = tempfile::tempfile().context("no temporary file")?;
     input.write_all(cubin)?;
     let mut complaints = tempfile::tempfile().context("no temporary file")?;
@@ -109,7 +122,7 @@ pub fn disassemble(program: &Path, cubin: &[u8], symbols: &[u32], limit: Duratio
             let _ = done.send(());
             sass
         });
-        let in_time = end.recv_timeout(limit).is_ok();
+        let in_time = wait(&end);
         // Ends the output, if it has not ended.
         let _ = child.kill();
         (parser.join(), in_time)
@@ -354,20 +367,30 @@ _Z1kPf:
 
     #[test]
     fn a_program_that_does_not_end_is_ended() {
-        let dir = script(
-            "#!/bin/sh\nprintf '\\t.section\\t.text.k,\\n/*0000*/ NOP;\\n'\nexec sleep 100\n",
-        );
+        let print = "printf '\\t.section\\t.text.k,\\n/*0000*/ NOP;\\n'";
+        let dir = script(&format!(
+            "#!/bin/sh\n{print}\n: >\"${{0%/*}}/printed\"\nexec sleep 600\n"
+        ));
+        // Run as root, the program is somebody else.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let began = std::time::Instant::now();
+        let printed = dir.path().join("printed");
         let limit = Duration::from_millis(300);
-        let sass = disassemble(&dir.path().join(NAME), b"x", &[], limit).unwrap();
+        let sass = run(&dir.path().join(NAME), b"x", &[], limit, |_| {
+            while !printed.exists() {
+                assert!(began.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        });
         assert!(
-            sass.at(b".text.k", 0).is_some(),
+            sass.unwrap().at(b".text.k", 0).is_some(),
             "what it had printed counts"
         );
-        assert!(began.elapsed() < Duration::from_secs(20));
-        let dir = script("#!/bin/sh\nexec sleep 100\n");
+        let dir = script("#!/bin/sh\nexec sleep 600\n");
         let failed = disassemble(&dir.path().join(NAME), b"x", &[], limit).unwrap_err();
         assert!(failed.to_string().contains("did not end"), "{failed:#}");
+        assert!(began.elapsed() < Duration::from_secs(300));
     }
 
     #[test]

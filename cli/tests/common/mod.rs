@@ -210,13 +210,14 @@ impl View {
         }
     }
 
-    /// Waits until it has printed this, doing something meanwhile.
+    /// Waits until it has printed this, doing something meanwhile, which must not come faster than it prints.
     pub fn await_text(&self, wanted: &str, mut meanwhile: impl FnMut()) {
         let began = Instant::now();
         while !self.so_far.lock().unwrap().contains(wanted) {
             let so_far = self.so_far.lock().unwrap().clone();
             assert!(began.elapsed() < PATIENCE, "no {wanted} in {so_far}");
             meanwhile();
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -225,11 +226,16 @@ impl View {
         self.child.id()
     }
 
-    /// Ends it as Ctrl-C does; what it wrote to stdout and stderr since it attached.
-    pub fn end(mut self) -> (String, String) {
+    /// Asks it to end, as Ctrl-C does.
+    pub fn interrupt(&self) {
         let pid = self.child.id().cast_signed();
         // SAFETY: the child is ours and was not waited for.
         unsafe { libc::kill(pid, libc::SIGINT) };
+    }
+
+    /// Ends it as Ctrl-C does; what it wrote to stdout and stderr since it attached.
+    pub fn end(mut self) -> (String, String) {
+        self.interrupt();
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         let out = self.stdout.take().unwrap().join().unwrap();
@@ -337,23 +343,22 @@ impl App {
     }
 
     /// Waits until somebody listens to PC samples.
-    pub fn await_semaphores_of_samples(&mut self) {
+    pub fn await_consumer_of_samples(&mut self) {
         let began = Instant::now();
         while self.obey("listens") != "listens 1" {
             assert!(began.elapsed() < PATIENCE, "nobody listens");
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(200));
     }
 
-    /// Waits until somebody listens.
-    pub fn await_semaphores_at_least_one(&mut self) {
+    /// Waits until a consumer of ours listens: it attaches to errors after launches and kernels, so that these come
+    /// to it from now on.
+    pub fn await_consumer(&mut self) {
         let began = Instant::now();
-        while self.semaphores()[0] == 0 {
-            assert!(began.elapsed() < PATIENCE, "nobody listens");
+        while self.semaphores()[3] == 0 {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.semaphores());
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(200));
     }
 
     /// Waits until the semaphores have these values.

@@ -161,14 +161,15 @@ mod tests {
     #[test]
     fn one_that_hangs_costs_no_more_than_the_time_for_it() {
         let timeout = Duration::from_millis(400);
-        let unfinished = "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n";
+        let unfinished = "HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n";
         // Reads nothing, answers nothing, answers a byte now and then.
         for (size, beginning) in [(64 << 20, ""), (10, ""), (10, unfinished)] {
             let (listener, endpoint) = listening();
             let (end, ended) = std::sync::mpsc::channel::<()>();
             let server = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
-                stream.write_all(beginning.as_bytes()).unwrap();
+                // It may have given up by now.
+                let _ = stream.write_all(beginning.as_bytes());
                 let pause = Duration::from_millis(30);
                 while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                     if !beginning.is_empty() {
@@ -181,7 +182,8 @@ mod tests {
             let (took, said) = (began.elapsed(), said.to_string());
             drop(end);
             server.join().unwrap();
-            assert!(took >= timeout && took < 10 * timeout, "{took:?}: {said}");
+            // None of them would ever come to an end.
+            assert!(took >= timeout && took < TIMEOUT, "{took:?}: {said}");
             assert!(said.contains(endpoint.url()), "{said}");
             assert!(said.contains("no answer within 0.4 s"), "{said}");
         }

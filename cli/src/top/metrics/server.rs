@@ -271,7 +271,9 @@ mod tests {
 
     #[test]
     fn those_that_hang_or_send_rubbish_do_not_keep_others_from_an_answer() {
-        let (server, address) = server(PATIENCE);
+        // Who waits for one of them is told apart from a machine that stands still.
+        let patience = Duration::from_secs(120);
+        let (server, address) = server(patience);
         let mut hang = Vec::new();
         for i in 0..3 * CONNECTIONS_MAX {
             let mut client = Client::connect(address).unwrap();
@@ -281,7 +283,7 @@ mod tests {
             let began = Instant::now();
             let said = ask(address, &format!("GET /{i} HTTP/1.1\r\n\r\n"));
             assert!(said.ends_with(&format!("\r\n\r\n/{i}\n")), "{said}");
-            assert!(began.elapsed() < PATIENCE / 2);
+            assert!(began.elapsed() < patience / 2);
         }
         let rubbish = "\0".repeat(10_000);
         assert!(ask(address, &rubbish).starts_with("HTTP/1.1 400 "));
@@ -289,7 +291,7 @@ mod tests {
         assert!(ask(address, &body).ends_with("/b\n"));
         let began = Instant::now();
         drop(server);
-        assert!(began.elapsed() < PATIENCE / 2, "it waits for clients");
+        assert!(began.elapsed() < patience / 2, "it waits for clients");
         assert!(Client::connect(address).is_err());
     }
 
