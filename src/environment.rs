@@ -132,9 +132,9 @@ mod tests {
     fn readers_find_every_variable_at_any_time() {
         let number = |i| std::ffi::CString::new(format!("PARCAGPUTEST_{i}")).unwrap();
         for i in 0..200 {
-            // SAFETY: terminated strings; no other thread of this test runs yet. From here on the
-            // array is one that setenv would move and free.
-            unsafe { libc::setenv(number(i).as_ptr(), c"value".as_ptr(), 1) };
+            // From here on the array is one that setenv would move and free.
+            // SAFETY: threads of other tests read it through std, which keeps them out; no other of this test runs.
+            unsafe { std::env::set_var(format!("PARCAGPUTEST_{i}"), "value") };
         }
         static DONE: AtomicBool = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -169,8 +169,8 @@ mod tests {
         static LAST_ONE: Ours = Ours::new();
         let ours = &LAST_ONE;
         ours.set("PARCAGPUTEST_OURS", OsStr::new("1"));
-        // SAFETY: terminated strings; the other threads have ended.
-        unsafe { libc::setenv(c"PARCAGPUTEST_OURS".as_ptr(), c"2".as_ptr(), 1) };
+        // SAFETY: as above; the other threads have ended.
+        unsafe { std::env::set_var("PARCAGPUTEST_OURS", "2") };
         ours.withdraw();
         assert_eq!(get(c"PARCAGPUTEST_OURS").as_deref(), Some(&b"2"[..]));
     }

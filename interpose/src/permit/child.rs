@@ -261,11 +261,8 @@ fn await_child(child: libc::pid_t) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::CHILDREN;
     use super::*;
-    use std::sync::Mutex;
-
-    /// Held while a test has children.
-    static CHILDREN: Mutex<()> = Mutex::new(());
 
     #[test]
     fn both_kinds_allow_it_and_leave_nothing() {

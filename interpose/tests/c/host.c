@@ -266,7 +266,7 @@ int main(int argc, char **argv)
         usleep(100000);
         pthread_cancel(thread);
         pthread_join(thread, &result);
-        printf("cancelled %d %s\n", result == PTHREAD_CANCELED, now() - before < 5e9 ? "at once" : "later");
+        printf("cancelled %d %s\n", result == PTHREAD_CANCELED, now() - before < 15e9 ? "at once" : "later");
     } else if (!strcmp(mode, "jump")) {
         jumped(need(dlopen(path, RTLD_NOW), path));
     } else if (!strcmp(mode, "mdwe")) {
