@@ -29,7 +29,7 @@ static const char PTX[] =
 	".visible .entry empty_kernel()\n{\n\tret;\n}\n";
 
 static const char USAGE[] =
-	"usage: launch_cost [--rows ROW,...] [--seconds S] [--gate] [--check]\n"
+	"usage: launch_cost [--rows ROW,...] [--seconds S] [--gate] [--stay] [--check]\n"
 	"  --rows     what is measured, in this order (driver,graph:10):\n"
 	"             runtime    cudaLaunchKernel, of the libcudart.so that the loader finds; null when there is none\n"
 	"             driver     cuLaunchKernel\n"
@@ -38,6 +38,7 @@ static const char USAGE[] =
 	"             paced:N    the same, each thread launching its part of 200000/s: 5000 where that is reached\n"
 	"  --seconds  per row, a decimal (0.5)\n"
 	"  --gate     print {\"ready\":true} and go on launching now and then until a line comes on stdin, then measure\n"
+	"  --stay     end with stdin, once everything is measured\n"
 	"  --check    only say which GPU there is\n"
 	"Exit status: 0, 1 a call failed, 2 wrong use, 3 no driver or no GPU\n";
 
@@ -291,7 +292,7 @@ int main(int argc, char **argv)
 {
 	char names[256] = "driver,graph:10";
 	struct row rows[ROWS_MAX];
-	int count = 0, gate = 0, only_check = 0;
+	int count = 0, gate = 0, stay = 0, only_check = 0;
 	double seconds = 0.5;
 	for (int at = 1; at < argc; at++) {
 		const char *option = argv[at];
@@ -299,6 +300,8 @@ int main(int argc, char **argv)
 			only_check = 1;
 		} else if (strcmp(option, "--gate") == 0) {
 			gate = 1;
+		} else if (strcmp(option, "--stay") == 0) {
+			stay = 1;
 		} else if (strcmp(option, "--seconds") == 0 && at + 1 < argc) {
 			seconds = atof(argv[++at]);
 		} else if (strcmp(option, "--rows") == 0 && at + 1 < argc && strlen(argv[at + 1]) < sizeof names) {
@@ -344,6 +347,9 @@ int main(int argc, char **argv)
 		measure(rows[at], seconds);
 	}
 	printf("},\"rss_kib\":%ld,\"cupti\":%s}\n", resident_kib(), truth(dl_iterate_phdr(is_cupti, NULL)));
+	fflush(stdout);
+	while (stay && getchar() != EOF)
+		;
 	CHECK(cuDevicePrimaryCtxRelease_v2(device));
 	return 0;
 }

@@ -44,7 +44,8 @@ class Launches:
             if state == "left":
                 result = self.measure_after_visit(way)
             else:
-                done = self.states.execute(way.command, way.environment)
+                stay = (lambda process: self.states.await_recorded(way, process)) if self.states.expected(way) else None
+                done = self.states.execute([*way.command, *(["--stay"] if stay else [])], way.environment, stay)
                 result = parse(done.returncode, done.stdout, done.stderr, f"{self.group}, {state}")
             self.states.check_process(state, result)
             lost = self.states.check_consumer(way)

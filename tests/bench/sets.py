@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from ratios import order_of
-from states import PROCESS_LIMIT_S, RECORDED, fail, note
+from states import PROCESS_LIMIT_S, RECORDED, fail, has_ended, note
 
 # The first of these two goes for a start with a cold file cache.
 READY_LIMIT_S, ANSWER_LIMIT_S = 180, 30
@@ -97,11 +97,11 @@ class Worker:
     def has_ended(self, limit):
         """Within so many seconds."""
         until = time.monotonic() + limit
-        while not (ended := os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)):
+        while not (ended := has_ended(self.process)):
             if time.monotonic() >= until:
                 break
             time.sleep(0.01)
-        return bool(ended)
+        return ended
 
     def close(self):
         self.end(0)
@@ -148,6 +148,8 @@ class Set:
         ]
 
     def dismiss(self):
+        for worker in self.workers.values():
+            self.states.await_recorded(worker.way, worker.process)
         for worker in self.workers.values():
             worker.dismiss()
 

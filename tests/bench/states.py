@@ -3,10 +3,13 @@ known afterwards that the state was what its name says."""
 
 import json
 import os
+import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 PROCESS_LIMIT_S = 90
 # The library's own defaults, said here because `parcagpu run` samples everything unless told.
@@ -98,10 +101,33 @@ class States:
         return Way(state, workload, environment, library, report, recording)
 
     def visit(self, way, pid):
-        """A consumer is attached to this process for a while and leaves; after another `settle_s` everything is off."""
-        visitor = [self.command, "top", "--lib", way.library, "--pid", str(pid), "--seconds", str(self.visit_s), "--json"]
-        done = self.execute(visitor)
-        check_report(parse(done.returncode, done.stdout, done.stderr, "the visitor"), "left")
+        """A consumer is attached to this process for a while, until records have come, and leaves; after another
+        `settle_s` everything is off."""
+        visitor = [self.command, "top", "--lib", way.library, "--pid", str(pid)]
+        until, attached, told = time.monotonic() + PROCESS_LIMIT_S, None, b""
+        with subprocess.Popen(
+            visitor, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            try:
+                while True:
+                    now = time.monotonic()
+                    came = re.search(rb"\+[1-9][0-9,]* kernel records", told)
+                    if came and attached and now >= attached + self.visit_s:
+                        break
+                    if now > until:
+                        fail(f"left: no kernel record came\n{told.decode(errors='replace')}")
+                    if select.select([process.stdout], [], [], 0.1)[0]:
+                        data = os.read(process.stdout.fileno(), 1 << 16)
+                        if not data:
+                            fail(f"the visitor ended\n{told.decode(errors='replace')}")
+                        told += data
+                        attached = attached or (b"attached to " in told and now)
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=PROCESS_LIMIT_S)
+            finally:
+                process.kill()
+        if process.returncode != 0:
+            fail(f"the visitor: exit status {process.returncode}")
 
     def check_process(self, state, result):
         """A comparison of three bare runs would look very good. `result`: what the workload says of its process."""
@@ -119,11 +145,22 @@ class States:
         with open(way.report) as file:
             report = json.load(file)
         check_report(report, way.state)
-        if way.state in RECORDED and not self.has(way.recording, "stack", "frames"):
-            fail(f"{way.state}: no CPU stack in the recording: {json.dumps(report)}")
-        if way.state == "pc" and not self.has(way.recording, "pc_sample", "stall_reasons"):
-            fail(f"pc: no PC sample in the recording: {json.dumps(report)}")
+        for what, field in self.expected(way):
+            if not self.has(way.recording, what, field):
+                fail(f"{way.state}: no {what} in the recording: {json.dumps(report)}")
         return losses_of(report, way.state not in AT_DEFAULTS)
+
+    def expected(self, way):
+        """Kinds of lines of its recording, and what they have."""
+        stacks = [("stack", "frames")] if way.state in RECORDED else []
+        return stacks + ([("pc_sample", "stall_reasons")] if way.state == "pc" else [])
+
+    def await_recorded(self, way, process):
+        """Until its recording has what it should: stacks are walked while the program is there, be it short."""
+        until = time.monotonic() + PROCESS_LIMIT_S
+        for what, field in self.expected(way):
+            while not (has_ended(process) or time.monotonic() > until or self.has(way.recording, what, field)):
+                time.sleep(0.1)
 
     def has(self, recording, what, field):
         lines = [self.command, "report", "--format", "jsonl", recording]
@@ -137,18 +174,21 @@ class States:
                 reader.kill()
         return False
 
-    def execute(self, command, environment=None):
-        """Runs it to its end; when that does not come, or we are to end, it is killed with what it started."""
+    def execute(self, command, environment=None, stay=None):
+        """Runs it to its end; when that does not come, or we are to end, it is killed with what it started. `stay`: is
+        given the process before the end of its stdin."""
         with subprocess.Popen(
             command,
             env=environment or self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stay else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         ) as process:
             try:
+                if stay:
+                    stay(process)
                 output, errors = process.communicate(timeout=PROCESS_LIMIT_S)
             except BaseException as error:
                 if process.returncode is None:
@@ -157,6 +197,11 @@ class States:
                     fail(f"longer than {PROCESS_LIMIT_S} s: {' '.join(command)}")
                 raise
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def has_ended(process):
+    """It is not reaped by that."""
+    return bool(os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))
 
 
 def check_report(report, state):

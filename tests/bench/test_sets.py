@@ -51,7 +51,7 @@ class Workers(unittest.TestCase):
         with self.refused("no answer within 0.1 s"):
             worker.ask("x", 0.1)
         worker.close()
-        self.assertLess(time.monotonic() - began, 10)
+        self.assertLess(time.monotonic() - began, 40)
         self.assertEqual(worker.process.returncode, -signal.SIGKILL)
 
     def test_where_the_workload_cannot_run_is_known(self):
@@ -59,10 +59,10 @@ class Workers(unittest.TestCase):
             self.python("import sys; print('no PyTorch', file=sys.stderr); sys.exit(3)").answer(10)
 
     def test_what_it_started_ends_with_it(self):
-        worker = self.worker("sh", "-c", "sleep 60 & echo $!; exec sleep 60")
+        worker = self.worker("sh", "-c", "sleep 600 & echo $!; exec sleep 600")
         child = worker.answer(10)
         worker.close()
-        for _ in range(500):
+        for _ in range(3000):
             # Somebody else reaps it.
             with contextlib.suppress(FileNotFoundError), open(f"/proc/{child}/stat") as file:
                 if file.read().rsplit(")", 1)[1].split()[0] != "Z":
