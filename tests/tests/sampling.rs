@@ -110,6 +110,17 @@ fn mixed_workload_without_hooks() {
     }
 }
 
+/// Seconds in which a thread that launches all the time had no launch sampled for as long as twenty take on average:
+/// it did not run then.
+fn lost(times: &[u64], limit: f64) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let gaps = times
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]) as f64 / 1e9);
+    gaps.filter(|gap| *gap > 20.0 / limit).sum()
+}
+
 #[track_caller]
 fn mixed(variables: &[(&str, &str)]) {
     const SECONDS: usize = 12;
@@ -119,34 +130,41 @@ fn mixed(variables: &[(&str, &str)]) {
          thread graph 4 replayspaced 5 {SECONDS} end thread graph 4 replayflat {SECONDS} end join"
     );
     let seen = observe(&lab, &words, variables);
-    let mut eager: HashMap<u32, usize> = HashMap::new();
-    let mut graph: HashMap<u32, usize> = HashMap::new();
+    let mut eager: HashMap<u32, Vec<u64>> = HashMap::new();
+    let mut graph: HashMap<u32, Vec<u64>> = HashMap::new();
     for launch in &seen.launches {
         let kind = if launch.code == -514 {
             &mut graph
         } else {
             &mut eager
         };
-        *kind.entry(launch.tid).or_default() += 1;
+        kind.entry(launch.tid).or_default().push(launch.time_ns);
     }
-    let sorted = |counts: HashMap<u32, usize>| {
-        let mut counts: Vec<usize> = counts.into_values().collect();
-        counts.sort_unstable();
-        counts
+    let sorted = |threads: HashMap<u32, Vec<u64>>| {
+        let mut threads: Vec<Vec<u64>> = threads.into_values().collect();
+        threads.sort_by_key(Vec::len);
+        threads
     };
     let (eager, graph) = (sorted(eager), sorted(graph));
     let slow = 5 * SECONDS;
     // Not sampled since another thread was at the switch: few, unless one stands still in the middle of it.
     let busy = usize::try_from(seen.status.get(Counter::SwitchBusy)).expect("few");
-    let check = |counts: &[usize], limit: usize, what: &str| {
+    let check = |threads: &[Vec<u64>], limit: usize, what: &str| {
+        let counts: Vec<usize> = threads.iter().map(Vec::len).collect();
         assert_eq!(counts.len(), 2, "{what}: {counts:?}");
-        let full = limit * SECONDS;
         assert!(
             counts[0] + busy >= slow * 95 / 100 && counts[0] <= slow,
             "slow {what}: {counts:?}, {busy} busy"
         );
-        let bounds = full * 80 / 100..=full * 101 / 100 + 1;
-        assert!(bounds.contains(&counts[1]), "fast {what}: {counts:?}");
+        let full = limit as f64 * SECONDS as f64;
+        let lost = lost(&threads[1], limit as f64);
+        assert!(lost < 2.5, "{what}: {lost} s without");
+        let least = 0.8 * (full - lost * limit as f64);
+        let bounds = least..=full * 1.01 + 1.0;
+        assert!(
+            bounds.contains(&(counts[1] as f64)),
+            "fast {what}: {counts:?}, {lost} s without"
+        );
     };
     check(&eager, 100, "eager");
     check(&graph, 20, "graph");
