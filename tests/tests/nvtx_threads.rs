@@ -223,6 +223,45 @@ fn threads_that_end_at_once_are_heard() {
     check_pairs(&events.all, &done(&ended.stdout));
 }
 
+/// What a thread has said when the process begins to end is told, also where the thread goes on and has its batch in
+/// hand at that moment.
+#[test]
+fn a_thread_that_talks_on_while_the_process_ends() {
+    let Some(wheels) = ready("a_thread_that_talks_on_while_the_process_ends") else {
+        return;
+    };
+    let lab = Lab::new();
+    let talker = program(&lab, &wheels, "talker.c");
+    let trace = attach_with_room(&lab, 64);
+    let runs: Vec<_> = (0..4)
+        .map(|_| {
+            let running = injected(&lab, &talker).start();
+            let pid = u64::from(running.pid());
+            let ended = running.wait(SHORT).ok();
+            let count: usize = ended.stdout.trim().parse().expect("a number");
+            (pid, count)
+        })
+        .collect();
+    let events = trace.end();
+    assert!(
+        events.stderr.contains("0 events dropped"),
+        "{}",
+        events.stderr
+    );
+    let mut told: HashMap<u64, Vec<usize>> = HashMap::new();
+    for event in said(&events.all) {
+        if let Some(number) = event.message.strip_prefix("number ") {
+            let number = number.parse().expect("a number");
+            told.entry(event.pid).or_default().push(number);
+        }
+    }
+    for (pid, count) in runs {
+        let told = told.remove(&pid).unwrap_or_default();
+        let missing: Vec<usize> = (0..count).filter(|n| told.get(*n) != Some(n)).collect();
+        assert!(missing.is_empty(), "of {count} not told: {missing:?}");
+    }
+}
+
 #[test]
 fn consumers_come_and_go_in_a_storm() {
     let Some(wheels) = ready("consumers_come_and_go_in_a_storm") else {

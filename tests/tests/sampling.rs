@@ -158,7 +158,7 @@ fn mixed(variables: &[(&str, &str)]) {
         );
         let full = limit as f64 * SECONDS as f64;
         let lost = lost(&threads[1], limit as f64);
-        assert!(lost < 2.5, "{what}: {lost} s without");
+        assert!(lost < SECONDS as f64 / 3.0, "{what}: {lost} s without");
         let least = 0.8 * (full - lost * limit as f64);
         let bounds = least..=full * 1.01 + 1.0;
         assert!(
