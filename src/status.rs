@@ -39,14 +39,19 @@ pub fn state() -> State {
 /// Publishes a state and why it is so.
 pub fn set_state(state: State, reason: &str) {
     let block = block();
-    block.counters[Counter::LookOfState as usize]
-        .store(block.get(Counter::Looks), Ordering::Relaxed);
-    // Whoever reads the state finds the look with it.
-    block.state.store(state as u32, Ordering::Release);
-    block
-        .state_since_ns
-        .store(clock::realtime_ns(), Ordering::Relaxed);
-    set_text(&block.reason, reason);
+    {
+        let _one_writer = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
+        // Whoever reads the state finds its reason, and the look, with it.
+        block.set_together(|| {
+            block.counters[Counter::LookOfState as usize]
+                .store(block.get(Counter::Looks), Ordering::Relaxed);
+            block.state.store(state as u32, Ordering::Release);
+            block
+                .state_since_ns
+                .store(clock::realtime_ns(), Ordering::Relaxed);
+            block.reason.store(reason);
+        });
+    }
     crate::debug_log!(1, "state {}: {reason}", state.name());
 }
 

@@ -189,7 +189,8 @@ impl<const N: usize> Text<N> {
         Self([Self::ZERO; N])
     }
 
-    fn store(&self, text: &str) {
+    /// Writes a text, cut where it is too long. For use in [`Status::set_together`].
+    pub fn store(&self, text: &str) {
         let mut end = text.len().min(N - 1);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -373,9 +374,14 @@ impl Status {
 
     /// Replaces a text of this block. Writers must not run at the same time.
     pub fn set_text<const N: usize>(&self, field: &Text<N>, text: &str) {
+        self.set_together(|| field.store(text));
+    }
+
+    /// Runs `write`, what it writes to this block is read whole or not at all. Writers must not run at the same time.
+    pub fn set_together(&self, write: impl FnOnce()) {
         self.text_seq.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::Release);
-        field.store(text);
+        write();
         self.text_seq.fetch_add(1, Ordering::Release);
     }
 }

@@ -10,8 +10,8 @@ use parcagpu_abi::status::{self, ReadError, Status};
 use crate::discover::Found;
 use crate::memory::Memory;
 
-/// A writer holds a text for far less than this in all.
-const TRIES: u32 = 20;
+/// A writer holds a text for some microseconds, unless it has to wait for a processor meanwhile.
+const TRIES: u32 = 250;
 const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Reads the status block of a process; `None` when its library has none.

@@ -35,8 +35,8 @@ impl Machine {
             Err(error) if error.code == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
                 report("cupti", error);
                 if status::state() != State::Yielded {
-                    status::set_state(State::Yielded, "another tool in this process holds CUPTI");
                     status::set_text(&status::block().cupti_holder, "unknown");
+                    status::set_state(State::Yielded, "another tool in this process holds CUPTI");
                 }
                 return Phase::Refused {
                     retry: now + pause,
@@ -52,8 +52,8 @@ impl Machine {
         match self.set_up(api, handle, shared, now) {
             Ok(subscription) => {
                 status::block().add(Counter::Activations, 1);
-                status::set_state(State::Active, "a consumer is attached");
                 status::set_text(&status::block().cupti_holder, "");
+                status::set_state(State::Active, "a consumer is attached");
                 Phase::Active(subscription)
             }
             Err(error) => {
