@@ -3,7 +3,7 @@
 //! A cubin that was announced stays readable and unchanged at its address until its last module is
 //! unloaded: it is a copy of ours, in an anonymous read-only mapping, since nobody promises how long the
 //! driver's own memory lives. Copies are capped; over the cap a new cubin is not announced, counted, and
-//! told once. The lock is held for bookkeeping only, not while bytes are copied or a probe fires.
+//! told once. The lock is held for bookkeeping and while one cubin is told again, not while bytes are copied.
 
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -241,14 +241,14 @@ pub fn forget_cupti() {
 
 /// Tells of everything that is loaded, for a consumer that may have joined.
 pub fn replay() {
-    let all: Vec<(u32, Arc<Mmap>)> = lock().as_ref().map_or_else(Vec::new, |loaded| {
-        let cubins = loaded.cubins.iter();
-        cubins
-            .map(|(crc, (copy, _))| (*crc, Arc::clone(copy)))
-            .collect()
-    });
-    for (crc, copy) in &all {
-        announce(*crc, copy);
+    let all: Vec<u32> = lock()
+        .as_ref()
+        .map_or_else(Vec::new, |loaded| loaded.cubins.keys().copied().collect());
+    for crc in all {
+        // Locked for this one: told after its end it would be a copy that is no longer there.
+        if let Some((copy, _)) = lock().as_ref().and_then(|loaded| loaded.cubins.get(&crc)) {
+            announce(crc, copy);
+        }
     }
 }
 
