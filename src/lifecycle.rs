@@ -20,8 +20,10 @@ use crate::hooks::{self, installed};
 use crate::machine::Machine;
 use crate::{clock, entry, errors, log, nvtx, pc, probes, session, status, watch};
 
-/// Longest time that `cuInit` waits for CUPTI when a consumer listens already.
-const ACTIVE_LIMIT: Duration = Duration::from_secs(1);
+/// Longest time that `cuInit` waits for CUPTI when a consumer listens already: launches before that are lost to it.
+/// On a busy machine our thread may be without a processor for long; longer than this it waits for a lock that the
+/// program has.
+const ACTIVE_LIMIT: Duration = Duration::from_secs(3);
 /// Longest time the end of the process waits for us.
 const EXIT_LIMIT: Duration = Duration::from_millis(400);
 
@@ -139,7 +141,7 @@ pub enum Way {
 }
 
 /// Starts the session. Idempotent; concurrent calls return at once. Consumers that listen already lose
-/// nothing: the session is active for them when this returns, or a second later at the latest.
+/// nothing: the session is active for them when this returns, unless that takes [`ACTIVE_LIMIT`].
 pub fn start(way: Way) {
     if is_off() || in_forked_child() {
         return;
@@ -195,7 +197,7 @@ pub fn start(way: Way) {
 }
 
 /// Waits for a session that another thread begins, if a consumer listens, or if CUPTI has to come before the
-/// first context, for PC sampling: until a second after it was started, whoever waits.
+/// first context, for PC sampling: until [`ACTIVE_LIMIT`] after it was started, whoever waits.
 fn await_begin() {
     let pcs = session::get().is_some_and(|session| session.pc.is_some());
     if !pcs && !probes::session_wanted() && !probes::cubin_loaded::enabled() {

@@ -19,13 +19,14 @@ use crate::nvtx::timer;
 use crate::patience::Patience;
 use crate::session;
 
-/// Longest time a thread of the program that wants CUPTI tries for the machine.
-const STEP_ASIDE_LIMIT: Duration = Duration::from_millis(300);
+/// Longest time a thread of the program that wants CUPTI tries for the machine: CUPTI refuses it afterwards. Ours may
+/// be in the middle of a look and without a processor; longer than this it waits for a lock that the other one has.
+const STEP_ASIDE_LIMIT: Duration = Duration::from_secs(1);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// After which we look when the program has let CUPTI go: not at once, since it may want it again.
 const SOON: Duration = Duration::from_millis(20);
-/// Longest time the end of the process waits for a thread that takes CUPTI.
-const FINISH_LIMIT: Duration = Duration::from_millis(100);
+/// Longest time our last flush waits for a thread that takes CUPTI: longer than the end of the process waits for us.
+const FINISH_LIMIT: Duration = Duration::from_secs(1);
 /// Of address space; CUPTI's and our callbacks run on it.
 const STACK: usize = 1 << 20;
 
@@ -190,15 +191,18 @@ fn run(way: Way) {
         wait = entry::barrier(until, || timer::look(until));
     }
     timer::by_session(false);
-    entry::barrier((), || {
+    let tried = entry::barrier(true, || {
         with_machine(FINISH_LIMIT, |slot| {
             if let Some(machine) = slot {
                 machine.finish();
             }
-        });
+        })
     });
-    *end() = End::Done;
-    ENDED.notify_all();
+    // Otherwise whoever ends the process tells that not everything was delivered.
+    if tried {
+        *end() = End::Done;
+        ENDED.notify_all();
+    }
 }
 
 fn moves(from: u8, to: u8) -> bool {
