@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::agent_code::{Code, Told};
+use crate::cut_short;
 use crate::program::{Running, WATCHDOG};
 use anyhow::{Context, Result};
 use libbpf_rs::{
@@ -277,8 +278,27 @@ impl Agent {
         events
     }
 
-    /// Distinct errors that were told: code, component, message.
+    /// Distinct errors that were told: code, component, message. Not that an end was cut short.
     pub fn errors(&self) -> BTreeSet<(i32, String, String)> {
+        let mut errors = self.all_errors();
+        errors.retain(|error| error.1 != cut_short::COMPONENT);
+        errors
+    }
+
+    /// Whether a program said that its end came before everything was delivered.
+    pub fn cut_short(&self) -> bool {
+        let errors = self.all_errors();
+        errors.iter().any(|e| e.1 == cut_short::COMPONENT)
+    }
+
+    /// Asserts that so many kernel records came, or fewer if an end was cut short.
+    #[track_caller]
+    pub fn assert_records(&self, count: usize) {
+        cut_short::records(self.of(Kind::Record).len(), count, self.cut_short());
+    }
+
+    /// All distinct errors.
+    pub fn all_errors(&self) -> BTreeSet<(i32, String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let told = self.of(Kind::Error).into_iter().map(|e| {
             let message = e.name.expect("the message can be read");

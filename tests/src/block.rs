@@ -27,6 +27,11 @@ fn memory(pid: u32, address: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(bytes, address)
 }
 
+/// How often texts were written.
+fn texts(status: &Status) -> u32 {
+    status.text_seq.load(Ordering::Relaxed)
+}
+
 /// The status block of a process; `None` when it does not map the library.
 pub fn read(pid: u32, library: &Path) -> Option<Box<Status>> {
     let file = fs::read(library).expect("the lab's library");
@@ -37,15 +42,29 @@ pub fn read(pid: u32, library: &Path) -> Option<Box<Status>> {
         .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(status::SYMBOL))
         .expect("the library exports its status block");
     let address = bias(pid, library)? + symbol.st_value;
-    for _ in 0..100 {
+    let once = || {
         let mut bytes = vec![0; size_of::<Status>()];
         memory(pid, address, &mut bytes).ok()?;
-        match status::parse(&bytes) {
-            Err(ReadError::Torn) => std::thread::sleep(Duration::from_millis(1)),
-            other => return Some(other.expect("a status block")),
+        Some(status::parse(&bytes))
+    };
+    // A writer may stand still in the middle of a text.
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        match once()? {
+            Err(ReadError::Torn) => {}
+            Err(error) => panic!("the status block of {pid}: {error}"),
+            // Written in between, parts of it may be from before and others from after.
+            Ok(status) if once()?.is_ok_and(|again| texts(&again) == texts(&status)) => {
+                return Some(status);
+            }
+            Ok(_) => {}
         }
+        assert!(
+            Instant::now() < deadline,
+            "the status block of {pid} is torn for ever"
+        );
+        std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("the status block of {pid} is torn for ever");
 }
 
 /// The state in a block.

@@ -9,6 +9,7 @@
 //! * [`compare`], [`mock_log`]: what a program did, and whether it did the same without the library
 //! * [`drivers`]: the simulated driver with functions missing or changed
 //! * [`hosts`]: programs that a suite compiles for itself
+//! * [`cut_short`]: ends of programs that did not wait for everything
 //! * [`compilers`]: NVIDIA's compilers, for real machine code
 //! * [`full`]: shortened or long
 //! * [`together`]: variants that wait, at once
@@ -24,6 +25,7 @@ pub mod artefacts;
 pub mod block;
 pub mod compare;
 pub mod compilers;
+pub mod cut_short;
 pub mod drivers;
 pub mod full;
 pub mod hosts;

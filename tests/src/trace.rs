@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::artefacts;
+use crate::cut_short;
 use crate::lab::Lab;
 use crate::program::{Program, Running, WATCHDOG};
 
@@ -96,6 +97,14 @@ fn parse(lines: &str) -> Vec<Value> {
 }
 
 impl Events {
+    /// What stands in a file of such events.
+    pub fn read(text: &str) -> Self {
+        Self {
+            all: parse(text),
+            stderr: String::new(),
+        }
+    }
+
     /// Events of one probe.
     pub fn of<'a>(&'a self, probe: &'a str) -> impl Iterator<Item = &'a Value> {
         self.all.iter().filter(move |event| event["probe"] == probe)
@@ -115,8 +124,20 @@ impl Events {
             .collect()
     }
 
-    /// Error events, as (code, component, message).
+    /// Error events, as (code, component, message). Not that an end was cut short.
     pub fn errors(&self) -> Vec<(i64, String, String)> {
+        let mut errors = self.all_errors();
+        errors.retain(|error| error.1 != cut_short::COMPONENT);
+        errors
+    }
+
+    /// Whether a program said that its end came before everything was delivered.
+    pub fn cut_short(&self) -> bool {
+        let errors = self.all_errors();
+        errors.iter().any(|e| e.1 == cut_short::COMPONENT)
+    }
+
+    fn all_errors(&self) -> Vec<(i64, String, String)> {
         self.of("error")
             .map(|e| {
                 let text = |key: &str| e[key].as_str().unwrap_or_default().to_owned();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use parcagpu_abi::probe::{ALL, CUDA_CORRELATION};
+use parcagpu_abi::status::State;
 use parcagpu_tests::agent::Agent;
-use parcagpu_tests::block::{wait_delivered, wait_semaphores, wait_semaphores_that};
+use parcagpu_tests::block::{wait_delivered, wait_semaphores, wait_semaphores_that, wait_state};
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::{Program, Running};
@@ -118,8 +119,8 @@ fn two_clients_one_killed() {
     wait_semaphores_that(host.pid(), &lab.library(), "raised", raised);
     client.signal(libc::SIGKILL);
     assert_eq!(client.wait(SHORT).code(), -libc::SIGKILL);
-    std::thread::sleep(Duration::from_millis(500));
     wait_semaphores(host.pid(), &lab.library(), 1);
+    wait_state(host.pid(), &lab.library(), State::Active);
     host.open_gate(1);
     host.wait_gate(2);
     assert!(

@@ -42,7 +42,7 @@ fn traces_under_load() {
         let tool = tool(&lab);
         let words = format!(
             "{LOAD} thread until 3600 launch 1 sleep 1 end end thread until 3600 launch 1 sleep 1 end end \
-             gate repeat 3 sleep 100 subscribe register on sleep 100 flush 0 off flush 1 report unsubscribe gate end \
+             gate repeat 3 sleep 100 subscribe register on launch 1 sync sleep 100 flush 0 off flush 1 report unsubscribe gate end \
              stop join sync say done"
         );
         let case = Case::new(&lab, &tool, &words)
@@ -54,8 +54,14 @@ fn traces_under_load() {
         for gate in 1..=4 {
             // Again after each trace.
             block::wait_state(host.pid(), &lab.library(), State::Active);
+            let deadline = Instant::now() + WATCHDOG;
             while consumer.so_far().records().len() < 20 * gate {
                 assert!(host.runs(), "{}", host.stderr());
+                assert!(
+                    Instant::now() < deadline,
+                    "{lock}, {rate}: {} records at gate {gate}",
+                    consumer.so_far().records().len()
+                );
                 consumer.poll();
             }
             host.open_gate(gate);

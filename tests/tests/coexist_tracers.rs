@@ -126,6 +126,9 @@ fn consumer_comes_meanwhile() {
     block::wait_state(pid, &library, State::Yielded);
     assert!(early.end().launches().is_empty());
     block::wait_state(pid, &library, State::Dormant);
+    // One that comes before it was noticed that the other one has gone is told what there was some seconds later.
+    block::wait_semaphores(pid, &library, 0);
+    block::wait_looks(pid, &library);
     let consumer = Consumer::new(&lab);
     block::wait_state(pid, &library, State::Yielded);
     let reason = block::read(pid, &library).unwrap().reason.load();
@@ -217,7 +220,10 @@ fn quiet_tracer() {
         for records in ["records 10 foreign 0", "records 30 foreign 0"] {
             assert!(stdout.contains(records), "{own}: {stdout}");
         }
-        seen.launches(35);
+        // The three after the second trace come before the tool counts as quiet, unless it stands still for as long.
+        let count = seen.events.launches().len();
+        assert!((35..=38).contains(&count), "{own}: {count}");
+        seen.launches(count);
         let told = turns(&seen.events);
         assert_eq!(told, 2, "{own}: {:?}", seen.events.errors());
     });

@@ -63,12 +63,13 @@ fn transcript(program: &Path, folder: &Path) -> String {
     let output = folder.join("transcript");
     let errors = folder.join("errors");
     let mut child = Command::new(program)
-        .args(["--long-ms", "500", "--libcudart", "libcudart.so.13"])
+        // Time for what is done beside the busy kernel.
+        .args(["--long-ms", "2000", "--libcudart", "libcudart.so.13"])
         .env_remove("LD_PRELOAD")
         .env_remove("CUDA_INJECTION64_PATH")
         .env("LD_LIBRARY_PATH", folder)
         // The simulated driver cannot run PTX: it is told how long the busy kernel takes.
-        .env("MOCK_CUDA_KERNEL_NS", "conf_spin=500000000")
+        .env("MOCK_CUDA_KERNEL_NS", "conf_spin=2000000000")
         .stdin(Stdio::null())
         .stdout(fs::File::create(&output).expect("the folder takes a file"))
         .stderr(fs::File::create(&errors).expect("the folder takes a file"))

@@ -19,7 +19,7 @@ use parcagpu_tests::compilers::{self, Compilers};
 use parcagpu_tests::hosts::compile;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
-use parcagpu_tests::program::Running;
+use parcagpu_tests::program::{Running, WATCHDOG};
 use parcagpu_tests::trace::{Events, Trace, number};
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -295,7 +295,7 @@ impl Loading {
     /// Waits until so many cubins were told.
     #[track_caller]
     fn wait(&self, probe: &str, count: usize) -> Vec<serde_json::Value> {
-        let deadline = Instant::now() + SHORT;
+        let deadline = Instant::now() + WATCHDOG;
         loop {
             let told = self.told(probe);
             if told.len() >= count || Instant::now() > deadline {

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use parcagpu_abi::status::{Counter, State};
-use parcagpu_tests::agent::{Agent, Options};
+use parcagpu_tests::agent::{Agent, Kind, Options};
 use parcagpu_tests::block::{self, looks_until, wait_state};
 use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
@@ -14,6 +14,8 @@ const SHORT: Duration = Duration::from_secs(10);
 /// How often a consumer comes and goes in `attach_and_detach`; 1000 takes some eight minutes.
 const CYCLES: &str = "PARCAGPU_TEST_CYCLES";
 const FEW_CYCLES: usize = 25;
+/// Records in one of CUPTI's buffers there.
+const RECORDS: usize = 16;
 
 /// Name, nice value and scheduling policy of every thread.
 fn threads(pid: u32) -> Vec<(String, i64, i64)> {
@@ -123,7 +125,7 @@ fn attach_and_detach() {
     assert!(cycles >= 10, "{CYCLES} is too small to tell anything");
     let lab = Lab::new();
     let mut host = lab.host(Mode::Preload, "init say up thread spaced 500 3600 end gate");
-    host = host.env("MOCK_CUPTI_BUFFER_RECORDS", "16");
+    host = host.env("MOCK_CUPTI_BUFFER_RECORDS", RECORDS.to_string());
     let mut host = host.start();
     host.wait_stdout("up");
     let (mut served, mut off) = (Vec::new(), Vec::new());
@@ -132,7 +134,12 @@ fn attach_and_detach() {
         let consumer = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
         served.push(looks_until(host.pid(), &lab.library(), State::Active));
         if cycle % 5 == 0 {
-            let seen = consumer.poll_until(|events| !events.is_empty());
+            // With the first full buffer CUPTI starts a thread, which is not to be counted as ours.
+            let records = if cycle == 0 { 2 * RECORDS } else { 0 };
+            let seen = consumer.poll_until(|events| {
+                let came = events.iter().filter(|e| e.kind == Kind::Record);
+                !events.is_empty() && came.count() >= records
+            });
             assert!(seen, "cycle {cycle}");
         }
         drop(consumer);
@@ -144,8 +151,11 @@ fn attach_and_detach() {
     }
     let (early, late) = (held[4], held[cycles - 1]);
     assert_eq!((early.0, early.1), (late.0, late.1), "{held:?}");
-    assert!(late.2 <= early.2 + 4, "mappings: {held:?}");
-    let grown = memory[cycles - 1] - memory[4];
+    // After a cycle in which a thread stood still there may be more buffers for a moment, which is no growth.
+    let least = |last: &[(usize, usize, usize)]| last.iter().map(|held| held.2).min();
+    let mappings = least(&held[cycles - 5..]).expect("five of them");
+    assert!(mappings <= early.2 + 4, "mappings: {held:?}");
+    let grown = memory[cycles - 5..].iter().min().expect("five of them") - memory[4];
     assert!(grown < 1024, "{grown} KiB: {memory:?}");
     assert!(served.iter().all(|looks| *looks <= 1), "{served:?}");
     // A launch that is inside at the moment leaves it to the next look.

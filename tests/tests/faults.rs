@@ -10,6 +10,7 @@ use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
 use parcagpu_tests::block::{self, wait_state};
 use parcagpu_tests::compare;
+use parcagpu_tests::cut_short;
 use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
@@ -19,7 +20,8 @@ use parcagpu_tests::trace::Trace;
 
 const SHORT: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
-const WORDS: &str = "streams 2 init spaced 200 1 launch 100 graph 3 replay 10 sync count exit 9";
+/// Some launches after the other, with time for our thread in between.
+const WORDS: &str = "streams 2 init repeat 20 launch 10 sleep 50 end launch 100 graph 3 replay 10 sync count exit 9";
 
 /// Code, component and message.
 type Told = (i32, String, String);
@@ -34,6 +36,7 @@ struct Faulty {
     calls: Vec<mock_log::Call>,
     launches: usize,
     records: usize,
+    cut_short: bool,
 }
 
 /// Runs bare and, under a consumer, with the library; both must be the same.
@@ -43,9 +46,11 @@ fn run(lab: &Lab, mode: Mode, more: impl Fn(Program) -> Program) -> Faulty {
     let bare = compare::run(lab, Mode::Bare, WORDS, SHORT, &more);
     let with = compare::run(lab, mode, WORDS, SHORT, &more);
     compare::same(&bare, &with);
+    cut_short::check(&with.ended, consumer.cut_short());
     assert_eq!(consumer.losses(), Losses::default());
     Faulty {
         errors: consumer.errors(),
+        cut_short: consumer.cut_short(),
         calls: with.calls,
         launches: consumer.of(Kind::Correlation).len(),
         records: consumer.of(Kind::Record).len(),
@@ -146,7 +151,8 @@ fn cupti_versions() {
                 .env("PARCAGPU_GRAPH_RATE_LIMIT", "1e9")
         });
         assert!(faulty.errors.is_empty(), "{version}: {:?}", faulty.errors);
-        assert_eq!((faulty.launches, faulty.records), (310, 330), "{version}");
+        assert_eq!(faulty.launches, 310, "{version}");
+        cut_short::records(faulty.records, 330, faulty.cut_short);
     }
 }
 
@@ -188,12 +194,9 @@ fn failing_calls() {
             code
         };
         // What CUPTI keeps for want of a flush is missing at the end, which is told as well.
-        let (at_end, errors): (BTreeSet<Told>, _) =
-            faulty.errors.into_iter().partition(|e| e.1 == "exit");
-        let kept = usize::from(function == "cuptiActivityFlushAll");
-        assert_eq!(at_end.len(), kept, "{function}: {at_end:?}");
-        assert_one(&errors, told, &[function]);
-        let (_, component, message) = errors.first().unwrap();
+        assert!(faulty.cut_short || function != "cuptiActivityFlushAll");
+        assert_one(&faulty.errors, told, &[function]);
+        let (_, component, message) = faulty.errors.first().unwrap();
         assert_eq!(component, "cupti");
         if function != "cuptiActivityEnable" {
             assert!(message.contains(name), "{message}");
@@ -224,6 +227,9 @@ fn failing_unsubscribe() {
     wait_state(host.pid(), &lab.library(), State::Active);
     drop(first);
     wait_state(host.pid(), &lab.library(), State::Dormant);
+    // One that comes before it was noticed that the other one has gone is told what there was some seconds later.
+    block::wait_semaphores(host.pid(), &lab.library(), 0);
+    block::wait_looks(host.pid(), &lab.library());
     let second = agent(&lab);
     second.poll_until(|e| e.iter().any(|e| e.kind == Kind::Error));
     block::wait_looks(host.pid(), &lab.library());

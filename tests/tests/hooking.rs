@@ -22,10 +22,11 @@ fn assert_told(agent: &Agent, launches: usize, what: &str) {
     let (told, records) = (ids(Kind::Correlation), ids(Kind::Record));
     let unique: HashSet<(u32, u32)> = told.iter().copied().collect();
     assert_eq!((told.len(), unique.len()), (launches, launches), "{what}");
-    assert_eq!(records.len(), launches, "{what}");
-    assert_eq!(
-        records.into_iter().collect::<HashSet<_>>(),
-        unique,
+    agent.assert_records(launches);
+    let records: HashSet<_> = records.into_iter().collect();
+    let missing = unique.symmetric_difference(&records).count();
+    assert!(
+        missing == 0 || agent.cut_short() && records.is_subset(&unique),
         "{what}"
     );
 }

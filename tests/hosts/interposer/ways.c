@@ -14,8 +14,9 @@
  *   context                context, module, kernel
  *   launch N, ptsz N, ex N, exptsz N, coop N, coopptsz N, graph N, graphptsz N, sync
  *   threads N M            N threads with M launches each
- *   churn N FILE SECONDS   N threads launch while another one opens and closes FILE (-: nobody does); prints
- *                          no numbers, but appends the number of launches to the file $LAUNCHES_FILE
+ *   churn N FILE SECONDS   N threads launch while another one opens and closes FILE (-: nobody does), ten times at
+ *                          least; prints no numbers, but appends the number of launches and the nanoseconds of
+ *                          processor time that they took to the file $LAUNCHES_FILE
  *   bytes NAME N           the first N bytes of a function
  *   call NAME              call it with the arguments of a launch
  *   late FILE local|global dlopen another library; inject calls its InitializeInjection
@@ -175,17 +176,26 @@ static int launch(const char *way)
 }
 
 static atomic_int stop;
-static atomic_long launched;
+static atomic_long launched, processor_ns;
 static long each;
+
+static long thread_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000l + t.tv_nsec;
+}
 
 static void *launcher(void *unused)
 {
 	(void)unused;
 	check("cuCtxSetCurrent", cuda->cuCtxSetCurrent(cuda->context));
-	long done = 0;
+	long done = 0, begin = thread_ns();
 
 	for (; each ? done < each : !atomic_load(&stop); done++)
 		cuda_launch(cuda, 1);
+	atomic_fetch_add(&processor_ns, thread_ns() - begin);
 	atomic_fetch_add(&launched, done);
 	return NULL;
 }
@@ -196,7 +206,7 @@ static void note_launches(void)
 	FILE *file = name ? fopen(name, "a") : NULL;
 
 	if (file) {
-		fprintf(file, "%ld\n", atomic_exchange(&launched, 0));
+		fprintf(file, "%ld %ld\n", atomic_exchange(&launched, 0), atomic_exchange(&processor_ns, 0));
 		fclose(file);
 	}
 }
@@ -215,7 +225,7 @@ static void churn(long count, const char *file, double seconds)
 		while (now_ns() < end)
 			pause_ms(10);
 	}
-	for (; file && now_ns() < end; opened++) {
+	for (; file && (now_ns() < end || opened < 10); opened++) {
 		handle library = must(dlopen(file, RTLD_NOW));
 		int (*number)(void) = (int (*)(void))dlsym(library, "churn_number");
 
@@ -226,8 +236,6 @@ static void churn(long count, const char *file, double seconds)
 	atomic_store(&stop, 1);
 	for (long i = 0; i < count; i++)
 		pthread_join(threads[i], NULL);
-	if (file)
-		printf("%s\n", opened > 10 ? "opened and closed" : "hardly opened");
 	note_launches();
 }
 
