@@ -258,8 +258,11 @@ pub fn parse(mut output: impl BufRead) -> Sass {
 fn next_line(output: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
     line.clear();
     loop {
-        let Ok(bytes) = output.fill_buf() else {
-            return false;
+        let bytes = match output.fill_buf() {
+            Ok(bytes) => bytes,
+            // By Ctrl-C, which may come to any thread.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return false,
         };
         if bytes.is_empty() {
             return !line.is_empty();
@@ -347,6 +350,23 @@ _Z1kPf:
             parse(&b"\xff\xfe\n/*zz*/ X\n/**/\n/*0*/\n"[..]),
             Sass::default()
         );
+    }
+
+    #[test]
+    fn a_signal_does_not_end_the_output() {
+        /// A byte at a time, and a signal before each.
+        struct Signals<'a>(&'a [u8], bool);
+        impl Read for Signals<'_> {
+            fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+                self.1 = !self.1;
+                match self.1 {
+                    true => Err(io::ErrorKind::Interrupted.into()),
+                    false => self.0.read(&mut to[..1]),
+                }
+            }
+        }
+        let output = BufReader::new(Signals(PRINTED.as_bytes(), false));
+        assert_eq!(parse(output), parse(PRINTED.as_bytes()));
     }
 
     /// Written by a process of its own: a child of another test that had our descriptor would keep it from being run.

@@ -59,6 +59,6 @@ mod tests {
         let now = Reading::take();
         let wall = clock_ns(libc::CLOCK_REALTIME);
         let moved = now.monotonic_ns.wrapping_add_signed(now.offset_ns);
-        assert!(wall.abs_diff(moved) < 5_000_000_000, "{wall} {moved}");
+        assert!(wall.abs_diff(moved) < 60_000_000_000, "{wall} {moved}");
     }
 }
