@@ -187,17 +187,21 @@ fn another_copy_in_front_of_the_one_of_run() {
     let lab = lab();
     let ways = compile(&lab, "interposer/ways.c", "ways", &[]);
     let script = format!(
-        "LD_LIBRARY_PATH={} LD_PRELOAD={}:$LD_PRELOAD exec {} open libcuda.so.1 init context launch 10 sync sleep 1500 say done",
+        "LD_LIBRARY_PATH={} LD_PRELOAD={}:$LD_PRELOAD exec {} open libcuda.so.1 init context launch 10 sync gate say done",
         artefacts::sim().display(),
         lab.library().display(),
         ways.display()
     );
-    let ended = lab
+    let mut run = lab
         .parcagpu(&format!("run --lib {} --", lab.library().display()))
         .args(["sh", "-c", script.as_str()])
-        .run(std::time::Duration::from_secs(20))
-        .ok();
-    assert_eq!(ended.stdout, "cuInit 0\ndone\n");
+        .start();
+    run.wait_gate(1);
+    // Some looks at the program.
+    run.wait_sleeps(20);
+    run.open_gate(1);
+    let ended = run.wait(std::time::Duration::from_secs(20)).ok();
+    assert_eq!(ended.stdout, "cuInit 0\ngate\ndone\n");
     assert!(
         ended.stderr.contains("all 10 launches") || ended.stderr.contains("another copy"),
         "{}",
