@@ -3,7 +3,8 @@
 //! A kernel belongs to every range that its launching thread had open when it launched: pushed by that
 //! thread, or begun or ended by it. Events come in batches up to a second late and not in order, kernels later
 //! still. So events and launches of a process wait for [`LATENESS`], are put in the order of their times
-//! and applied; a kernel is counted when its launch has been applied.
+//! and applied; a kernel is counted when its launch has been applied. The time that counts is that of the process's own
+//! batches: while it is stopped they wait as well, and when it goes on its launches are told first.
 
 mod threads;
 
@@ -16,6 +17,8 @@ use threads::ThreadNumbers;
 
 /// How long events wait for earlier ones, ns.
 const LATENESS: u64 = 1_000_000_000;
+/// A process that told nothing for so long has nothing in its batches, or is gone, ns.
+const QUIET: u64 = 10_000_000_000;
 /// How often waiting events are looked at, ns.
 const STEP: u64 = 100_000_000;
 /// Rows per process; further ranges are added up under one.
@@ -108,6 +111,8 @@ pub struct Process {
     pub domains: HashMap<u32, String>,
     /// Ends of ranges whose begin was not seen: begun before we came, mostly.
     pub unmatched_ends: u64,
+    /// Its latest event but for launches, `CLOCK_MONOTONIC` ns.
+    latest: u64,
     waiting: Vec<Waiting>,
     rows: Vec<(Key, Row)>,
     ids: HashMap<Key, RowId>,
@@ -331,9 +336,9 @@ impl Ranges {
             return;
         }
         self.looked = self.latest;
-        let until = self.latest.saturating_sub(LATENESS);
+        let quiet = self.latest.saturating_sub(QUIET);
         for process in self.processes.values_mut() {
-            process.apply(until);
+            process.apply(process.latest.max(quiet).saturating_sub(LATENESS));
         }
     }
 }
@@ -392,6 +397,10 @@ impl Sink for Ranges {
                 }
             }
             _ => return,
+        }
+        if !matches!(event.body, Body::Correlation { .. }) {
+            let process = self.process(id);
+            process.latest = process.latest.max(h.time_ns);
         }
         self.look(h.time_ns);
     }

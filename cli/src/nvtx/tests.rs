@@ -125,6 +125,36 @@ fn kernels_belong_to_every_range_around_their_launch() {
 }
 
 #[test]
+fn batches_of_a_process_that_was_stopped_are_waited_for() {
+    let begin = 10 * SECOND;
+    let go_on = begin + 4 * SECOND;
+    let of_another = |time| {
+        let mut event = kernel(time, 9, 1);
+        event.header.start_ns = 2;
+        event
+    };
+    let late = |kind, time, name| {
+        let mut event = said(kind, 7, time, 0, name);
+        event.header.time_ns = go_on + 2;
+        event
+    };
+    let (rows, unmatched) = rows(&[
+        kernel(begin, 8, 1),
+        launch(7, begin + 2, 1),
+        of_another(begin + 2 * SECOND),
+        of_another(begin + 3 * SECOND),
+        // Its own thread comes before the one that tells batches.
+        launch(7, go_on, 2),
+        late(1, begin + 1, "r"),
+        late(2, begin + 3, ""),
+        kernel(go_on + 3, 1, 10),
+        kernel(go_on + 4, 2, 20),
+    ]);
+    assert_eq!(unmatched, 0);
+    assert_eq!(rows["r"], row(1, 2, 1, 10));
+}
+
+#[test]
 fn a_graph_has_many_kernels_and_some_have_no_time() {
     let (rows, _) = rows(&[
         said(1, 7, 100, 0, "r"),
