@@ -246,5 +246,5 @@ fn initialised_by_eight_threads() {
     host.wait(SHORT).ok();
     assert_eq!(count(&mock_log::read(&log), "cuptiSubscribe"), 1);
     assert_eq!(consumer.of(Kind::Correlation).len(), 10);
-    assert_eq!(consumer.of(Kind::Record).len(), 10);
+    consumer.assert_records(10);
 }

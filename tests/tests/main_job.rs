@@ -7,10 +7,11 @@ use std::time::Duration;
 use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Event, Kind, Losses, Options};
 use parcagpu_tests::block;
+use parcagpu_tests::cut_short;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 use parcagpu_tests::program::Program;
-use parcagpu_tests::trace::{Trace, number};
+use parcagpu_tests::trace::{Events, Trace, number};
 use serde_json::Value;
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -59,7 +60,10 @@ fn ten_under_trace() {
         let events = trace.end();
         let launches = sorted(events.launches());
         assert_eq!(launches.len(), 10, "{mode:?}: {}", events.stderr);
-        assert_eq!(launches, sorted(events.records()), "{mode:?}");
+        let records = sorted(events.records());
+        cut_short::records(records.len(), 10, events.cut_short());
+        let among = |id: &u64| launches.binary_search(id).is_ok();
+        assert!(records.iter().all(among), "{mode:?}: {records:?}");
         assert_eq!(events.errors(), [], "{mode:?}");
     }
 }
@@ -155,11 +159,16 @@ fn streams_and_modules() {
         .iter()
         .filter(|e| e["probe"] == "activity_batch")
         .collect();
-    assert_eq!(records.len(), 120);
+    let cut_short = Events::read(&text).cut_short();
+    cut_short::records(records.len(), 120, cut_short);
     let streams: HashSet<u64> = records.iter().map(|r| number(r, "stream_id")).collect();
-    assert_eq!(streams.len(), 4);
+    assert!(streams.len() == 4 || cut_short, "{streams:?}");
     let names: HashSet<&str> = records.iter().filter_map(|r| r["name"].as_str()).collect();
-    assert_eq!(names, HashSet::from(["part0", "part1", "part2"]));
+    let all = HashSet::from(["part0", "part1", "part2"]);
+    assert!(
+        names == all || cut_short && names.is_subset(&all),
+        "{names:?}"
+    );
     let launching: HashSet<u64> = events
         .iter()
         .filter(|e| e["probe"] == "cuda_correlation")
@@ -262,7 +271,8 @@ fn million() {
     let (launches, records) = (unique(Kind::Correlation), unique(Kind::Record));
     assert_eq!(agent.losses(), Losses::default());
     assert_eq!(launches.len(), THREADS * EACH * TURNS);
-    assert!(launches == records, "{} records", records.len());
+    agent.assert_records(THREADS * EACH * TURNS);
+    assert!(records.is_subset(&launches));
 }
 
 /// Looks of our thread, ten a second at most, in which all is delivered that has finished: it flushes twice a second.
