@@ -112,7 +112,7 @@ fn no_record_without_announcement() {
     let lab = Lab::new();
     let agent = Agent::parca(&lab.library(), -1, Options::default()).unwrap();
     let words = "init graph 4 thread flat 3600 end thread flat 3600 end thread replayflat 3600 end \
-                 gate stop join sync";
+                 gate stop join sync gate";
     let mut host = lab
         .host(Mode::Preload, words)
         .env("PARCAGPU_RATE_LIMIT", "100")
@@ -125,6 +125,9 @@ fn no_record_without_announcement() {
     let enough = agent.poll_until(|events| announced(events) >= 300);
     assert!(enough, "{} launches", announced(&agent.events()));
     host.open_gate(1);
+    agent.poll_to_gate(&mut host, 2);
+    block::wait_delivered(host.pid(), &lab.library());
+    host.open_gate(2);
     host.wait_with(SHORT, || agent.poll(Duration::from_millis(20)))
         .ok();
     let announced: HashSet<u32> = ids(&agent.of(Kind::Correlation)).into_iter().collect();
