@@ -12,10 +12,21 @@ use crate::memory::Memory;
 
 /// A writer holds a text for some microseconds, unless it has to wait for a processor meanwhile.
 const TRIES: u32 = 250;
+/// For who looks again soon, and has events to take meanwhile: a process may leave it so for ever.
+const TRIES_OF_A_GLANCE: u32 = 3;
 const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Reads the status block of a process; `None` when its library has none.
 pub fn read(found: &Found) -> Result<Option<Box<Status>>> {
+    try_to_read(found, TRIES)
+}
+
+/// [`read`] that gives up soon.
+pub fn glance(found: &Found) -> Result<Option<Box<Status>>> {
+    try_to_read(found, TRIES_OF_A_GLANCE)
+}
+
+fn try_to_read(found: &Found, tries: u32) -> Result<Option<Box<Status>>> {
     let Some(address) = found.library.image.status else {
         return Ok(None);
     };
@@ -25,7 +36,7 @@ pub fn read(found: &Found) -> Result<Option<Box<Status>>> {
         read_once(memory, address)
             .with_context(|| format!("cannot read the memory of process {}", found.pid))
     };
-    for _ in 1..TRIES {
+    for _ in 1..tries {
         match once(&mut memory)? {
             Err(ReadError::Torn) => std::thread::sleep(BETWEEN),
             other => return Ok(Some(other?)),

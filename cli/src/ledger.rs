@@ -8,12 +8,13 @@ mod entry;
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use parcagpu_abi::probe;
-use parcagpu_abi::status::Counter;
+use parcagpu_abi::status::{Counter, Status};
 
 use crate::accounts::Accounts;
 use crate::block;
-use crate::discover;
+use crate::discover::{self, Found};
 use crate::session::{Loss, Session};
 use crate::text::{count, plural};
 use entry::Counters;
@@ -76,8 +77,21 @@ impl Ledger {
 
     /// Brings all entries up to date.
     pub fn refresh(&mut self, session: &Session) {
+        self.refresh_by(session, block::read);
+    }
+
+    /// Does so for a view that goes on.
+    pub fn glance(&mut self, session: &Session) {
+        self.refresh_by(session, block::glance);
+    }
+
+    fn refresh_by(
+        &mut self,
+        session: &Session,
+        read: impl Fn(&Found) -> Result<Option<Box<Status>>>,
+    ) {
         for found in session.found() {
-            if let Ok(Some(status)) = block::read(found) {
+            if let Ok(Some(status)) = read(found) {
                 let Some(entry) = self.enter(found.pid) else {
                     continue;
                 };

@@ -270,7 +270,7 @@ fn record_processes(tape: &mut Tape, options: &RecordOptions) -> Result<Recorded
         let due = Instant::now() >= next;
         if due {
             next = Instant::now() + watch::REFRESH;
-            ledger.refresh(session);
+            ledger.glance(session);
         }
         failed = tape.tick(session, &ledger);
         if due && live {

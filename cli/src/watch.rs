@@ -178,7 +178,7 @@ fn check_pids(pids: &[u32], named: Option<&str>, session: &Session) -> Result<()
 /// Brings the counts of a view that goes on up to date. Launches that were counted have been told since, mostly: they
 /// are taken, or what was seen whole would look like a sample until the next look.
 pub fn refresh(session: &Session, ledger: &mut Ledger) {
-    ledger.refresh(session);
+    ledger.glance(session);
     // What goes wrong here goes wrong with the next poll too, which tells.
     let _ = session.poll(Duration::ZERO);
 }
@@ -257,7 +257,7 @@ pub fn trace(options: &TraceOptions) -> Result<ExitCode> {
     pump(&mut session, options.scope.seconds, |session| {
         if Instant::now() >= next {
             next = Instant::now() + REFRESH;
-            ledger.refresh(session);
+            ledger.glance(session);
         }
         tracer.borrow_mut().flush()
     })?;
