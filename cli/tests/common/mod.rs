@@ -17,7 +17,7 @@ pub mod cuda;
 
 /// The command under test.
 pub const PARCAGPU: &str = env!("CARGO_BIN_EXE_parcagpu");
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The compiled fixture; one folder per test binary, removed by the last test's end of process.
 pub struct Fixture {
