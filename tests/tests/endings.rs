@@ -17,6 +17,27 @@ fn agent(lab: &Lab) -> Agent {
     Agent::parca(&lab.library(), -1, Options::default()).unwrap()
 }
 
+/// The end of a program waits for the last records, and they come while it does. On a machine that stands still at
+/// that moment they do not, and tests that look at what came at the end allow for it; not every time.
+#[test]
+fn an_end_that_is_not_cut_short() {
+    const TRIES: usize = 30;
+    if !need::bpf("an_end_that_is_not_cut_short") {
+        return;
+    }
+    let lab = Lab::new();
+    for mode in Mode::WITH {
+        let whole = (0..TRIES).any(|_| {
+            let consumer = agent(&lab);
+            let host = lab.host(mode, "init launch 10 sync");
+            host.env("PARCAGPU_RATE_LIMIT", "1e9").run(SHORT).ok();
+            consumer.assert_records(10);
+            !consumer.cut_short()
+        });
+        assert!(whole, "{mode:?}: {TRIES} ends were cut short");
+    }
+}
+
 /// A child forked before CUDA is used starts over by itself; consumers see it.
 #[test]
 fn fork_before_cuda() {
