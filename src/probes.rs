@@ -61,7 +61,7 @@ probes! {
     cuda_correlation(correlation_id: u32, cbid: i32, name: *const c_char);
     /// One kernel of a sampled launch.
     kernel_executed(start: u64, end: u64, correlation_id: u32, device_id: u32, stream_id: u32, graph_id: u32, graph_node_id: u64, name: *const c_char);
-    /// Up to 128 kernel records.
+    /// Up to 128 kernel records; none, see [`crate::sampling::deliver::last_word`].
     activity_batch(records: *const *const c_void, count: u32);
     /// Up to 128 PC samples.
     pc_sample_batch(records: *const *const c_void, count: u32);

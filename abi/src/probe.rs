@@ -32,7 +32,8 @@ probes! {
     KERNEL_EXECUTED "kernel_executed" (
         "uint64_t" "start", "uint64_t" "end", "uint32_t" "correlationId", "uint32_t" "deviceId",
         "uint32_t" "streamId", "uint32_t" "graphId", "uint64_t" "graphNodeId", "char *" "name");
-    /// Up to 128 pointers to kernel records, see [`crate::kernel::KernelRecord`].
+    /// Up to 128 pointers to kernel records, see [`crate::kernel::KernelRecord`]; none at the end of a process that has
+    /// no more of them, so that consumers see the last counters of the status block.
     ACTIVITY_BATCH "activity_batch" ("const void **" "ptrs", "uint32_t" "count");
     /// Up to 128 pointers to PC samples, see [`crate::pc_sample::PcSample`].
     PC_SAMPLE_BATCH "pc_sample_batch" ("const void **" "records", "uint32_t" "count");

@@ -27,6 +27,7 @@ use crate::cupti::sys::{
 use crate::hooks::holder;
 use crate::metadata::Metadata;
 use crate::policy::KeepOn;
+use crate::sampling::deliver;
 use crate::session::Session;
 use crate::silence::Silence;
 use crate::{clock, errors, pc, probes, status};
@@ -229,6 +230,7 @@ impl Machine {
         // Consumers read the last figures at the events of the last flush.
         status::publish_counts();
         self.publish_devices();
+        let delivered = status::block().get(Counter::RecordsMatched);
         if subscribed || self.session.pool.outstanding() > 0 {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);
@@ -242,6 +244,9 @@ impl Machine {
                     ),
                 );
             }
+        }
+        if status::block().get(Counter::RecordsMatched) == delivered {
+            deliver::last_word();
         }
     }
 

@@ -38,6 +38,40 @@ fn an_end_that_is_not_cut_short() {
     }
 }
 
+/// Launches after the last event are counted, too, where the end has nothing else to tell.
+#[test]
+fn the_last_launches_are_counted() {
+    if !need::bpf("the_last_launches_are_counted") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut host = lab
+        .host(
+            Mode::Preload,
+            "init gate launch 1 sync gate launch 5000 sync gate",
+        )
+        .env("PARCAGPU_RATE_LIMIT", "0.001")
+        .start();
+    host.wait_gate(1);
+    let (pid, library) = (host.pid(), lab.library());
+    // Its looks at the counters are a second apart.
+    let mut view = lab.parcagpu(&format!("top --json --pid {pid}")).start();
+    view.wait_stderr("attached to");
+    block::wait_state(pid, &library, State::Active);
+    host.open_gate(1);
+    host.wait_gate(2);
+    block::wait_delivered(pid, &library);
+    host.open_gate(2);
+    host.open_gate(3);
+    host.wait(SHORT).ok();
+    let ended = view.wait(SHORT).ok();
+    let json: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let process = &json["processes"][0];
+    let number = |key: &str| process[key].as_u64();
+    assert_eq!(number("launches_told"), Some(1), "{json}");
+    assert_eq!(number("launches_seen"), Some(5001), "{json}");
+}
+
 /// A child forked before CUDA is used starts over by itself; consumers see it.
 #[test]
 fn fork_before_cuda() {
