@@ -85,13 +85,21 @@ struct {
 } wanted SEC(".maps");
 
 // 0: events lost to a full ring, 1: records or tables that could not be read, 2: batches longer than allowed,
-// 3: empty batches.
+// 3: empty batches, but for a process's last one of kernels.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4);
 	__type(key, __u32);
 	__type(value, __u64);
 } losses SEC(".maps");
+
+// Processes that fired an activity_batch of nothing, as one may at its end.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, __u32);
+	__type(value, __u32);
+} last_words SEC(".maps");
 
 // Firings, by cookie.
 struct {
@@ -194,8 +202,11 @@ int BPF_USDT(on_activity_batch, __u64 pointers, __u64 count)
 
 	if (n > BATCH_MAX)
 		lose(2);
-	if (n == 0)
-		lose(3);
+	if (n == 0) {
+		__u32 pid = bpf_get_current_pid_tgid() >> 32, once = 1;
+		if (bpf_map_update_elem(&last_words, &pid, &once, BPF_NOEXIST))
+			lose(3);
+	}
 	for (__u32 i = 0; i < BATCH_MAX; i++) {
 		if (i >= n)
 			break;

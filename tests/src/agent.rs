@@ -95,7 +95,7 @@ pub struct Losses {
     pub unreadable: u64,
     /// Batches of more than 128.
     pub too_long: u64,
-    /// Batches of none.
+    /// Batches of none, but for one of kernels in each process: its last word.
     pub empty: u64,
 }
 
