@@ -141,7 +141,7 @@ pub enum Way {
 }
 
 /// Starts the session. Idempotent; concurrent calls return at once. Consumers that listen already lose
-/// nothing: the session is active for them when this returns, unless that takes [`ACTIVE_LIMIT`].
+/// nothing: the session is active for them when this returns, unless that takes three seconds.
 pub fn start(way: Way) {
     if is_off() || in_forked_child() {
         return;

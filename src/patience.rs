@@ -2,7 +2,7 @@
 //!
 //! A process can be stopped, and so can the machine under it. When it goes on, a deadline on the clock has passed,
 //! and whoever was waited for has had no time to come. So what counts is time in which the waiting thread ran or
-//! could have: a step that took longer than it should counts as one that took [`LONGEST`].
+//! could have: a step that took longer than it should counts as one of 25 ms.
 
 use std::time::{Duration, Instant};
 
