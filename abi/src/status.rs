@@ -2,7 +2,8 @@
 //!
 //! The library exports one [`Status`] as the data symbol `parcagpu_status`; consumers read it with
 //! one read of `/proc/PID/mem`. Every field is an atomic, so nobody locks. Texts are written between
-//! two increments of [`Status::text_seq`]: odd means a text is being written, read again.
+//! two increments of [`Status::text_seq`]: odd means a text is being written, and another number after
+//! the copy than in it that one was, meanwhile: read again.
 //!
 //! Compatibility: [`VERSION`] changes only when a field moves; fields are added at the end and
 //! [`Status::size`] says how far the writer goes.
@@ -16,6 +17,8 @@ pub const SYMBOL: &str = "parcagpu_status";
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PARCAGPU");
 /// Layout version.
 pub const VERSION: u32 = 1;
+/// Where [`Status::text_seq`] is in the block.
+pub const SEQUENCE: u64 = offset_of!(Status, text_seq) as u64;
 /// Devices the block has room for.
 pub const DEVICES: usize = 32;
 
