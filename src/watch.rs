@@ -36,6 +36,8 @@ enum End {
     No,
     /// The process ends: deliver what is there.
     Asked,
+    /// The process ends without what has not begun by now: what CUPTI needs for it may be gone.
+    TooLate,
     /// That was done, or there is no thread.
     Done,
 }
@@ -149,7 +151,7 @@ fn run(way: Way) {
     }
     *BEGUN.lock().unwrap_or_else(|e| e.into_inner()) = true;
     BEGINS.notify_all();
-    // Not before: until then threads of the program wait for us, for a second at most, and on a busy machine
+    // Not before: until then threads of the program wait for us, for seconds at most, and on a busy machine
     // they would wait behind everybody else.
     step_back();
     hooks::want(hooks::BOOT, false);
@@ -168,7 +170,7 @@ fn run(way: Way) {
             if LOOK_SOON.swap(false, Ordering::Relaxed) {
                 next = next.min(Instant::now() + SOON);
             }
-            if *guard == End::Asked || lifecycle::is_alone() {
+            if *guard != End::No || lifecycle::is_alone() {
                 break;
             }
         }
@@ -195,7 +197,7 @@ fn run(way: Way) {
     timer::by_session(false);
     let tried = entry::barrier(true, || {
         with_machine(FINISH_LIMIT, |slot| {
-            if let Some(machine) = slot {
+            if let Some(machine) = slot.as_mut().filter(|_| *end() != End::TooLate) {
                 machine.finish();
             }
         })
@@ -270,6 +272,7 @@ pub fn finish(limit: Duration) -> bool {
     }
     while *guard != End::Done {
         if patience.is_over() {
+            *guard = End::TooLate;
             return false;
         }
         guard = ENDED

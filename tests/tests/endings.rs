@@ -254,6 +254,24 @@ fn exit_while_flush_blocks() {
     }
 }
 
+/// A flush that comes back when the end has not waited for it is the last one: libcupti may be gone by then.
+#[test]
+fn exit_does_not_wait_and_nothing_begins_afterwards() {
+    if !need::bpf("exit_does_not_wait_and_nothing_begins_afterwards") {
+        return;
+    }
+    let lab = Lab::new();
+    let consumer = agent(&lab);
+    let host = lab
+        .host(Mode::Preload, "init launch 20 sleep 900 exit 5")
+        .env("PARCAGPU_CUPTI_PATH", lab.slow_cupti())
+        .env("SLOW_FLUSH_MS", "1500")
+        .env("SLOW_END_MS", "1800")
+        .start();
+    assert_eq!(host.wait(SHORT).code(), 5);
+    assert!(consumer.cut_short(), "{:?}", consumer.all_errors());
+}
+
 /// Where nothing was launched nothing is missing, and no error is told, however long CUPTI takes.
 #[test]
 fn exit_without_launches_while_flush_blocks() {
