@@ -175,7 +175,7 @@ impl Place {
         self.batch.put(batch);
         // The end of the process may have found the place empty, and does not come again; that it has begun is
         // known to whoever puts something in afterwards.
-        if process::is_ending()
+        if process::has_begun_to_end()
             && let Some(mut last) = self.take()
         {
             last.fire();

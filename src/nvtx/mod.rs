@@ -12,7 +12,7 @@
 //! * [`domains`], [`strings`], [`ranges`], [`names`], [`naming`]: what handles stand for, in all clients alike
 //! * [`next`]: another injection library that gets every call after us
 //! * [`launch`]: the CUDA launch that a thread has open
-//! * [`process`]: forks and the end of the process
+//! * [`process`], [`ending`]: forks and the end of the process
 //!
 //! Events are taken only while `nvtx_event_batch` has a consumer; names always. Nothing here calls CUDA
 //! or NVTX, and no thread of the program waits for one that waits.
@@ -21,6 +21,7 @@ pub mod batch;
 pub mod client;
 pub mod collector;
 pub mod domains;
+pub mod ending;
 pub mod launch;
 pub mod names;
 pub mod naming;

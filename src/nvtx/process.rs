@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use parcagpu_abi::status::Counter;
 
-use super::{batch, timer};
+use super::{batch, ending, timer};
 use crate::{entry, errors, status};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -25,6 +25,12 @@ pub fn generation() -> u32 {
 #[inline]
 pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
+}
+
+/// The same, asked right after something was put into a slot: one of both sees the other.
+#[inline]
+pub fn has_begun_to_end() -> bool {
+    ending::has_begun(&ENDING)
 }
 
 /// Registers the handlers; called once.
@@ -48,7 +54,7 @@ unsafe extern "C" fn on_fork_child() {
 }
 
 extern "C" fn on_exit() {
-    ENDING.store(true, Ordering::Relaxed);
+    ending::begin(&ENDING);
     entry::guarded((), batch::finish);
 }
 

@@ -8,15 +8,22 @@
 
 /// As the library's `sync`, made of loom's.
 pub mod sync {
+    pub use loom::sync::atomic::fence;
     pub use loom::sync::{Mutex, MutexGuard};
     /// Atomics.
     pub mod atomic {
-        pub use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+        pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+    }
+    /// As it is where an exchange is no fence.
+    pub fn fence_after_exchange() {
+        fence(atomic::Ordering::SeqCst);
     }
 }
 
 #[path = "../../../src/pc/door.rs"]
 pub mod door;
+#[path = "../../../src/nvtx/ending.rs"]
+pub mod ending;
 #[path = "../../../src/pc/hold.rs"]
 pub mod hold;
 #[path = "../../../src/cupti/pool.rs"]
@@ -37,6 +44,7 @@ mod models {
     use loom::thread;
 
     use crate::door::Door;
+    use crate::ending;
     use crate::hold::Hold;
     use crate::pool::Pool;
     use crate::sampling::switch::{Activity, Switch};
@@ -259,6 +267,53 @@ mod models {
                 batch.fire();
             }
             assert_eq!(told.load(Ordering::SeqCst), 2);
+        });
+    }
+
+    /// The end of the process finds the last batch, or waits for the thread that is at work on it, or that thread
+    /// finds that the end has begun.
+    #[test]
+    fn a_batch_and_the_end() {
+        #[derive(Default)]
+        struct Place {
+            slot: Slot<Batch>,
+            oldest: AtomicUsize,
+            at_work: AtomicBool,
+            ending: AtomicBool,
+        }
+        loom::model(|| {
+            let told = Arc::new(AtomicUsize::new(0));
+            let place = Arc::new(Place::default());
+            let owner = {
+                let (place, told) = (Arc::clone(&place), Arc::clone(&told));
+                thread::spawn(move || {
+                    place.at_work.store(true, Ordering::Relaxed);
+                    assert!(place.slot.take().is_none());
+                    place.oldest.store(1, Ordering::Relaxed);
+                    place.slot.put(Box::new(Batch { events: 1, told }));
+                    if ending::has_begun(&place.ending)
+                        && let Some(mut last) = place.slot.take()
+                    {
+                        last.fire();
+                    }
+                    place.at_work.store(false, Ordering::Release);
+                })
+            };
+            ending::begin(&place.ending);
+            let flush = || {
+                if place.oldest.load(Ordering::Relaxed) != 0
+                    && let Some(mut batch) = place.slot.take()
+                {
+                    batch.fire();
+                }
+            };
+            flush();
+            while place.at_work.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            flush();
+            owner.join().unwrap();
+            assert_eq!(told.load(Ordering::SeqCst), 1);
         });
     }
 
