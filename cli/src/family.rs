@@ -269,7 +269,12 @@ mod tests {
             .spawn()
             .unwrap();
         // At first the loader may still bring it.
+        let deadline = Instant::now() + std::time::Duration::from_secs(120);
         let met = loop {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                panic!("{:?}", family.members);
+            }
             family.look(std::process::id());
             let met = family.members.get(&child.id());
             match met.filter(|m| m.comm == "sleep" && m.fate != Fate::Unknown) {
