@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parcagpu_abi::status::Counter;
 use parcagpu_interpose::Uncancelled;
@@ -124,10 +124,11 @@ pub fn guarded<R>(fallback: R, body: impl FnOnce() -> R) -> R {
 /// Replaces the panic hook of this library's own runtime: the default one prints to stderr. Other
 /// Rust code in the process has a runtime, and a hook, of its own.
 pub fn silence_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    // Not a `Once`: a forked child would wait for ever for a thread of its parent's that was at it.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if !BEGUN.swap(true, Ordering::Relaxed) {
         std::panic::set_hook(Box::new(|info| crate::debug_log!(1, "{info}")));
-    });
+    }
 }
 
 #[cfg(test)]

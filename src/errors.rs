@@ -5,12 +5,13 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use parcagpu_abi::status::Counter;
 
 use crate::probes::{self, touch};
+use crate::sheltered::Sheltered;
 use crate::status;
 
 /// Errors kept for late consumers.
@@ -33,7 +34,7 @@ struct Log {
     latest: Vec<Arc<Event>>,
 }
 
-static LOG: Mutex<Option<Log>> = Mutex::new(None);
+static LOG: Sheltered<Log> = Sheltered::new();
 
 fn c_string(text: &str) -> CString {
     // Cannot fail: the bytes that could make it are replaced.
@@ -52,28 +53,30 @@ fn event(code: i32, component: &str, message: &str) -> Arc<Event> {
 /// the same is told nothing happens.
 pub fn report(code: i32, component: &str, message: &str) {
     let event = event(code, component, message);
-    {
-        let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
-        let log = log.get_or_insert_with(Log::default);
+    let is_new = LOG.with(|log| {
         if log.told.contains(&event) {
-            return;
+            return false;
         }
-        let block = status::block();
-        block.add(Counter::Errors, 1);
+        status::block().add(Counter::Errors, 1);
         if log.told.len() >= TOLD_MAX {
-            return;
+            return false;
         }
         log.told.insert(Arc::clone(&event));
         log.kept.push_back(Arc::clone(&event));
         if log.kept.len() > KEPT {
             log.kept.pop_front();
         }
-        block.last_error_code.store(code, Ordering::Relaxed);
+        true
+    });
+    if is_new == Some(true) {
+        tell(&event);
     }
-    tell(&event);
 }
 
 fn tell(event: &Event) {
+    status::block()
+        .last_error_code
+        .store(event.code, Ordering::Relaxed);
     let (component, message) = (
         event.component.to_string_lossy(),
         event.message.to_string_lossy(),
@@ -90,19 +93,18 @@ fn tell(event: &Event) {
 /// the latest is kept.
 pub fn report_latest(code: i32, component: &str, message: &str) {
     let event = event(code, component, message);
-    {
-        let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
-        let log = log.get_or_insert_with(Log::default);
+    let is_new = LOG.with(|log| {
         if log.latest.contains(&event) {
-            return;
+            return false;
         }
         log.latest.retain(|kept| kept.component != event.component);
         log.latest.push(Arc::clone(&event));
-        let block = status::block();
-        block.add(Counter::Errors, 1);
-        block.last_error_code.store(code, Ordering::Relaxed);
+        status::block().add(Counter::Errors, 1);
+        true
+    });
+    if is_new == Some(true) {
+        tell(&event);
     }
-    tell(&event);
 }
 
 /// Tells an error at the end of the process: takes no lock, and keeps nothing.
@@ -113,13 +115,11 @@ pub fn report_last(component: &str, message: &str) {
 
 /// Fires every kept error again.
 pub fn replay() {
-    let kept: Vec<Arc<Event>> = {
-        let log = LOG.lock().unwrap_or_else(|e| e.into_inner());
-        log.as_ref()
-            .map(|log| log.kept.iter().chain(&log.latest).cloned().collect())
-            .unwrap_or_default()
-    };
-    for event in &kept {
+    let kept = LOG.with(|log| {
+        let all = log.kept.iter().chain(&log.latest);
+        all.cloned().collect::<Vec<Arc<Event>>>()
+    });
+    for event in kept.iter().flatten() {
         fire(event);
     }
 }

@@ -11,7 +11,8 @@
 //! * [`sampling`], [`policy`], [`silence`]: which launches are sampled, and their records
 //! * [`nvtx`]: the program's own ranges and marks
 //! * [`probes`], [`metadata`], [`errors`], [`status`]: what consumers see
-//! * [`sync`], [`patience`]: what lock-free parts are made of, and waiting with a bound
+//! * [`sync`], [`sheltered`], [`patience`]: what lock-free parts are made of, locks that a forked child can take, and
+//!   waiting with a bound
 //! * [`config`], [`environment`], [`entry`], [`log`], [`clock`]: variables read and set, the way in from C,
 //!   debug lines, time
 
@@ -35,6 +36,7 @@ pub mod policy;
 pub mod probes;
 pub mod sampling;
 pub mod session;
+pub mod sheltered;
 pub mod silence;
 pub mod status;
 pub mod sync;

@@ -2,7 +2,8 @@
 //!
 //! * Start happens once, by whoever learns first that CUDA is being initialised.
 //! * A child forked from a process that uses CUDA cannot use CUDA; it gets a block that says so and
-//!   does nothing. A child forked before that starts over by itself.
+//!   does nothing. A child forked before that starts over by itself, whatever the parent's threads were at
+//!   ([`crate::sheltered`]).
 //! * Exit waits for our thread, at most 400 ms, without the time in which the process was stopped; `_exit` and signals
 //!   end it without us.
 
@@ -18,7 +19,7 @@ use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::locate::file_of;
 use crate::hooks::{self, installed};
 use crate::machine::Machine;
-use crate::{clock, entry, errors, log, nvtx, pc, probes, session, status, watch};
+use crate::{clock, entry, errors, log, nvtx, pc, probes, session, sheltered, status, watch};
 
 /// Longest time that `cuInit` waits for CUPTI when a consumer listens already: launches before that are lost to it.
 /// On a busy machine our thread may be without a processor for long; longer than this it waits for a lock that the
@@ -110,12 +111,13 @@ pub fn is_off() -> bool {
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = on_load;
 
-/// Runs when the library is loaded, in every program: three looks and no change.
+/// Runs when the library is loaded, in every program: a few looks, and a handler for forks.
 extern "C" fn on_load() {
     entry::barrier((), || {
         log::remember_stderr();
         own_path();
         if !is_off() {
+            watch_forks();
             watch_main_thread();
         }
     });
@@ -148,6 +150,7 @@ pub fn start(way: Way) {
     }
     // A thread that is to be cancelled is cancelled after this, not in the middle.
     let _whole = Uncancelled::begin();
+    watch_forks();
     if STARTED.swap(true, Ordering::AcqRel) {
         if way == Way::Aside {
             await_begin();
@@ -178,8 +181,6 @@ pub fn start(way: Way) {
     if pc.is_some_and(pc::Sampling::counts_launches) {
         hooks::want(hooks::GATE, true);
     }
-    // SAFETY: the handler does only what a forked child may.
-    unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
     mark_process();
     register_exit();
     for problem in &problems {
@@ -306,12 +307,27 @@ fn log_counters() {
     }
 }
 
+/// Registers the handler for forked children. Idempotent: done when the library is loaded, and by whoever comes
+/// before that.
+pub fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if !WATCHED.swap(true, Ordering::Relaxed) {
+        // SAFETY: a function of ours, which is never unmapped, and does only what a forked child may.
+        unsafe { libc::pthread_atfork(None, None, Some(on_fork_child)) };
+    }
+}
+
 /// Between fork and exec only what is async-signal-safe may run: atomics.
 unsafe extern "C" fn on_fork_child() {
+    sheltered::forked();
+    status::end_text_in_child();
+    if !STARTED.load(Ordering::Relaxed) {
+        return;
+    }
     IN_CHILD.store(true, Ordering::Relaxed);
     hooks::want(u8::MAX, false);
     if let Some(session) = session::get() {
         session.set_active(false);
     }
-    status::reset_in_child(true);
+    status::reset_in_child();
 }

@@ -5,13 +5,15 @@
 //! later, the log is silent, so that no line of ours ends up in a file of the program's.
 
 use std::fmt::Write;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use once_cell::race::OnceBox;
 
 use crate::entry::KeepErrno;
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
-static STDERR: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+/// Two threads may both look, and neither waits for the other.
+static STDERR: OnceBox<Option<(u64, u64)>> = OnceBox::new();
 
 /// Longest line, bytes.
 const LINE_MAX: usize = 1024;
@@ -26,7 +28,7 @@ fn stderr_identity() -> Option<(u64, u64)> {
 
 /// Remembers the file behind descriptor 2; called when the library is loaded.
 pub fn remember_stderr() {
-    STDERR.get_or_init(stderr_identity);
+    STDERR.get_or_init(|| Box::new(stderr_identity()));
 }
 
 /// Sets the level: 0 off, 1 notable things, 2 every event.

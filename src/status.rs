@@ -3,7 +3,6 @@
 //! Counters and numbers are written by whoever knows them; texts by one writer at a time, under a
 //! lock that is held for the copy only.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use parcagpu_abi::status::{Counter, State, Status, Text};
@@ -11,13 +10,14 @@ use parcagpu_abi::status::{Counter, State, Status, Text};
 use crate::clock;
 use crate::config::Config;
 use crate::sampling::counts::COUNTS;
+use crate::sheltered::Sheltered;
 
 /// Read by consumers through `/proc/PID/mem`; found by its name in the dynamic symbol table.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the contract")]
 pub static parcagpu_status: Status = Status::new();
 
-static TEXTS: Mutex<()> = Mutex::new(());
+static TEXTS: Sheltered<()> = Sheltered::new();
 
 /// The block.
 #[inline]
@@ -27,8 +27,9 @@ pub fn block() -> &'static Status {
 
 /// Replaces a text of the block.
 pub fn set_text<const N: usize>(field: &Text<N>, text: &str) {
-    let _one_writer = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
-    block().set_text(field, text);
+    if let Some(_one_writer) = TEXTS.lock() {
+        block().set_text(field, text);
+    }
 }
 
 /// The state as published.
@@ -39,8 +40,7 @@ pub fn state() -> State {
 /// Publishes a state and why it is so.
 pub fn set_state(state: State, reason: &str) {
     let block = block();
-    {
-        let _one_writer = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(_one_writer) = TEXTS.lock() {
         // Whoever reads the state finds its reason, and the look, with it.
         block.set_together(|| {
             block.counters[Counter::LookOfState as usize]
@@ -58,7 +58,9 @@ pub fn set_state(state: State, reason: &str) {
 /// Says why a state is as it is, if it is (still) the one that is meant.
 pub fn explain(state: State, reason: &str) {
     let block = block();
-    let _one_writer = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
+    let Some(_one_writer) = TEXTS.lock() else {
+        return;
+    };
     // A state that is set meanwhile brings a text of its own after this one.
     if block.state.load(Ordering::Relaxed) == state as u32 {
         block.set_text(&block.reason, reason);
@@ -99,21 +101,25 @@ pub fn set_config(config: &Config) {
 }
 
 /// In a forked child: the parent's story is not the child's. Async-signal-safe.
-pub fn reset_in_child(started: bool) {
+pub fn reset_in_child() {
     let block = block();
     // SAFETY: getpid has no preconditions.
     let pid = unsafe { libc::getpid() };
     block.pid.store(pid as u32, Ordering::Relaxed);
-    if started {
-        for counter in &block.counters {
-            counter.store(0, Ordering::Relaxed);
-        }
-        COUNTS.reset();
-        block.oldest_buffer_ns.store(0, Ordering::Relaxed);
-        block.state.store(State::Stopped as u32, Ordering::Relaxed);
-        // Another thread of the parent may have been in the middle of a text; the lock is its copy's
-        // state and is never taken again here, so the text is written without it.
-        block.text_seq.store(0, Ordering::Relaxed);
-        block.set_text(&block.reason, "forked from a process that uses CUDA");
+    for counter in &block.counters {
+        counter.store(0, Ordering::Relaxed);
+    }
+    COUNTS.reset();
+    block.oldest_buffer_ns.store(0, Ordering::Relaxed);
+    block.state.store(State::Stopped as u32, Ordering::Relaxed);
+    // There is no other thread, so the text is written without the lock.
+    block.set_text(&block.reason, "forked from a process that uses CUDA");
+}
+
+/// In a forked child: a text that another thread of the parent was writing stays as it is, and can be read. Async-signal-safe.
+pub fn end_text_in_child() {
+    let sequence = &block().text_seq;
+    if sequence.load(Ordering::Relaxed) % 2 == 1 {
+        sequence.fetch_add(1, Ordering::Relaxed);
     }
 }

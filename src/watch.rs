@@ -6,8 +6,8 @@
 //! The machine is behind a lock that is only ever tried: our thread skips a look when it is taken, and a
 //! thread of the program that wants CUPTI tries with a bound.
 
+use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::entry::{self, Inside};
@@ -18,6 +18,7 @@ use crate::machine::{Machine, Turn};
 use crate::nvtx::timer;
 use crate::patience::Patience;
 use crate::session;
+use crate::sheltered::Sheltered;
 
 /// Longest time a thread of the program that wants CUPTI tries for the machine: CUPTI refuses it afterwards. Ours may
 /// be in the middle of a look and without a processor; longer than this it waits for a lock that the other one has.
@@ -42,8 +43,9 @@ enum End {
     Done,
 }
 
-static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
-static END: Mutex<End> = Mutex::new(End::Done);
+static MACHINE: Sheltered<Machine> = Sheltered::new();
+/// `None`: no thread was started.
+static END: Sheltered<End> = Sheltered::new();
 static ENDED: Condvar = Condvar::new();
 /// Changed with [`END`] locked.
 static LOOK_SOON: AtomicBool = AtomicBool::new(false);
@@ -52,16 +54,19 @@ static FLUSH: AtomicU8 = AtomicU8::new(NOT_ASKED);
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
 const RUNNING: u8 = 2;
-static BEGUN: Mutex<bool> = Mutex::new(false);
-static BEGINS: Condvar = Condvar::new();
+static BEGUN: AtomicBool = AtomicBool::new(false);
+/// Between two looks at what is waited for.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-fn end() -> std::sync::MutexGuard<'static, End> {
-    END.lock().unwrap_or_else(|e| e.into_inner())
+fn set_end(to: End) {
+    if let Some(mut end) = END.lock() {
+        *end = Some(to);
+    }
 }
 
 /// Starts the thread. Without it nothing is ever flushed, so a session that cannot have one is over.
 pub fn start(machine: Machine, way: Way) -> bool {
-    *end() = End::No;
+    set_end(End::No);
     with_machine(STEP_ASIDE_LIMIT, |slot| *slot = Some(machine));
     let started = without_signals(|| {
         std::thread::Builder::new()
@@ -72,7 +77,7 @@ pub fn start(machine: Machine, way: Way) -> bool {
     match started {
         Ok(_) => true,
         Err(error) => {
-            *end() = End::Done;
+            set_end(End::Done);
             with_machine(STEP_ASIDE_LIMIT, |slot| {
                 if let Some(machine) = slot {
                     machine.abandon();
@@ -93,10 +98,9 @@ fn with_machine(limit: Duration, act: impl FnOnce(&mut Option<Machine>)) -> bool
     let mut patience = Patience::new(limit);
     let mut slot = loop {
         match MACHINE.try_lock() {
-            Ok(slot) => break slot,
-            Err(TryLockError::Poisoned(e)) => break e.into_inner(),
-            Err(TryLockError::WouldBlock) if patience.is_over() => return false,
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
+            Some(slot) => break slot,
+            None if patience.is_over() => return false,
+            None => std::thread::sleep(LOOK_AGAIN),
         }
     };
     act(&mut slot);
@@ -149,8 +153,7 @@ fn run(way: Way) {
             });
         });
     }
-    *BEGUN.lock().unwrap_or_else(|e| e.into_inner()) = true;
-    BEGINS.notify_all();
+    BEGUN.store(true, Ordering::Release);
     // Not before: until then threads of the program wait for us, for seconds at most, and on a busy machine
     // they would wait behind everybody else.
     step_back();
@@ -158,11 +161,10 @@ fn run(way: Way) {
     let mut wait = LOOK_PERIOD;
     let mut next = Instant::now() + LOOK_PERIOD;
     loop {
-        {
-            let guard = end();
+        if let Some(guard) = END.lock() {
             let (guard, _) = ENDED
                 .wait_timeout_while(guard, wait, |end| {
-                    *end == End::No
+                    *end == Some(End::No)
                         && !LOOK_SOON.load(Ordering::Relaxed)
                         && FLUSH.load(Ordering::Relaxed) != ASKED
                 })
@@ -170,9 +172,11 @@ fn run(way: Way) {
             if LOOK_SOON.swap(false, Ordering::Relaxed) {
                 next = next.min(Instant::now() + SOON);
             }
-            if *guard != End::No || lifecycle::is_alone() {
+            if *guard != Some(End::No) || lifecycle::is_alone() {
                 break;
             }
+        } else {
+            std::thread::sleep(LOOK_AGAIN);
         }
         if moves(ASKED, RUNNING) {
             entry::barrier((), session::flush_forced);
@@ -197,16 +201,20 @@ fn run(way: Way) {
     timer::by_session(false);
     let tried = entry::barrier(true, || {
         with_machine(FINISH_LIMIT, |slot| {
-            if let Some(machine) = slot.as_mut().filter(|_| *end() != End::TooLate) {
+            if let Some(machine) = slot.as_mut().filter(|_| !is_too_late()) {
                 machine.finish();
             }
         })
     });
     // Otherwise whoever ends the process tells that not everything was delivered.
     if tried {
-        *end() = End::Done;
+        set_end(End::Done);
         ENDED.notify_all();
     }
+}
+
+fn is_too_late() -> bool {
+    END.lock().is_none_or(|end| *end == Some(End::TooLate))
 }
 
 fn moves(from: u8, to: u8) -> bool {
@@ -220,14 +228,14 @@ fn moves(from: u8, to: u8) -> bool {
 pub fn flush_elsewhere(limit: Duration) {
     let mut patience = Patience::new(limit);
     {
-        let Ok(_end) = END.try_lock() else { return };
+        let Some(_end) = END.try_lock() else { return };
         if !moves(NOT_ASKED, ASKED) {
             return;
         }
         ENDED.notify_all();
     }
     while FLUSH.load(Ordering::Acquire) != NOT_ASKED && !patience.is_over() {
-        std::thread::sleep(Duration::from_micros(100));
+        std::thread::sleep(LOOK_AGAIN);
     }
     // Later it would be a flush of somebody else's buffers.
     moves(ASKED, NOT_ASKED);
@@ -236,7 +244,7 @@ pub fn flush_elsewhere(limit: Duration) {
 /// Has the thread look sooner than it would: what kept us away is gone.
 pub fn look_soon() {
     // Whoever holds it looks in a moment, too.
-    if let Ok(_end) = END.try_lock() {
+    if let Some(_end) = END.try_lock() {
         LOOK_SOON.store(true, Ordering::Relaxed);
         ENDED.notify_all();
     }
@@ -245,12 +253,8 @@ pub fn look_soon() {
 /// Waits until the thread has had its first look, for `limit` at most.
 pub fn await_begin(limit: Duration) {
     let mut patience = Patience::new(limit);
-    let mut begun = BEGUN.lock().unwrap_or_else(|e| e.into_inner());
-    while !*begun && !patience.is_over() {
-        begun = BEGINS
-            .wait_timeout(begun, patience.step())
-            .unwrap_or_else(|e| e.into_inner())
-            .0;
+    while !BEGUN.load(Ordering::Acquire) && !patience.is_over() {
+        std::thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -260,19 +264,18 @@ pub fn finish(limit: Duration) -> bool {
     // Held for a few instructions at a time; still, the end of a process waits with a bound.
     let mut guard = loop {
         match END.try_lock() {
-            Ok(guard) => break guard,
-            Err(TryLockError::Poisoned(e)) => break e.into_inner(),
-            Err(TryLockError::WouldBlock) if patience.is_over() => return false,
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Some(guard) => break guard,
+            None if patience.is_over() => return false,
+            None => std::thread::yield_now(),
         }
     };
-    if *guard == End::No {
-        *guard = End::Asked;
+    if *guard == Some(End::No) {
+        *guard = Some(End::Asked);
         ENDED.notify_all();
     }
-    while *guard != End::Done {
+    while guard.is_some_and(|end| end != End::Done) {
         if patience.is_over() {
-            *guard = End::TooLate;
+            *guard = Some(End::TooLate);
             return false;
         }
         guard = ENDED

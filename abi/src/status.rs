@@ -382,10 +382,12 @@ impl Status {
 
     /// Runs `write`, what it writes to this block is read whole or not at all. Writers must not run at the same time.
     pub fn set_together(&self, write: impl FnOnce()) {
-        self.text_seq.fetch_add(1, Ordering::AcqRel);
+        // Odd already where a forked child has no thread that goes on with what its parent's was writing.
+        let writing = self.text_seq.fetch_or(1, Ordering::AcqRel) | 1;
         fence(Ordering::Release);
         write();
-        self.text_seq.fetch_add(1, Ordering::Release);
+        self.text_seq
+            .store(writing.wrapping_add(1), Ordering::Release);
     }
 }
 

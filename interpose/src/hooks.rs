@@ -5,7 +5,7 @@
 
 use std::cell::UnsafeCell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::time::Instant;
 
 use crate::code::{self, Refusal};
@@ -108,6 +108,27 @@ struct Copy {
 // SAFETY: the state is only reached with a Token, of which there is one at a
 // time; the rest is constant or atomic.
 unsafe impl Sync for HookSet {}
+
+/// An engine at work. Engines have locks, which a process that was forked
+/// meanwhile has from its parent, held by a thread that it does not have: there
+/// no engine is asked for anything.
+struct Work(());
+
+static AT_WORK: AtomicBool = AtomicBool::new(false);
+
+impl Work {
+    /// Called with the token: nobody else is at work in this process.
+    fn begin() -> Option<Work> {
+        // Not `then_some`: a guard that is made and not given out would end it.
+        (!AT_WORK.swap(true, Ordering::Acquire)).then(|| Work(()))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        AT_WORK.store(false, Ordering::Release);
+    }
+}
 
 impl HookSet {
     /// A set; all its handlers are wanted.
@@ -221,6 +242,10 @@ impl HookSet {
         if let Err(reason) = permit::check(targets[0].1) {
             return Outcome::NotPermitted(reason);
         }
+        let Some(_work) = Work::begin() else {
+            let why = "this process was forked from one that was just hooking";
+            return Outcome::NotPermitted(why.to_owned());
+        };
         let Some(mut engine) = engine::build(kind) else {
             return Outcome::NoEngine;
         };

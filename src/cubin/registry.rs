@@ -7,14 +7,15 @@
 
 use std::collections::HashMap;
 use std::ffi::c_char;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::{Mmap, MmapMut};
 use parcagpu_abi::status::Counter;
 
 use super::image::Bad;
 use super::memory::{IMAGE_MAX, Source};
+use crate::sheltered::Sheltered;
 use crate::{errors, probes, session, status};
 
 /// Who told of a module, and how it will be named when it is unloaded.
@@ -44,31 +45,26 @@ struct Loaded {
     bytes: u64,
 }
 
-static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+static LOADED: Sheltered<Loaded> = Sheltered::new();
 /// Code was met that is not here.
 static MISSED: AtomicBool = AtomicBool::new(false);
 static CAP_TOLD: AtomicBool = AtomicBool::new(false);
 
-fn lock() -> MutexGuard<'static, Option<Loaded>> {
-    LOADED.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 /// Whether a module is known; the same one may be told again and again.
 pub fn is_known(module: Module) -> bool {
-    lock()
-        .as_ref()
-        .is_some_and(|loaded| loaded.modules.contains_key(&module))
+    // Without the lock nothing could be added either.
+    LOADED
+        .with(|loaded| loaded.modules.contains_key(&module))
+        .unwrap_or(true)
 }
 
 /// Takes note if code with one of these checksums is not here.
-pub fn look_for(crcs: impl Iterator<Item = u64>) {
-    let guard = lock();
-    let known = |crc: u64| {
-        guard.as_ref().is_some_and(|loaded| {
-            u32::try_from(crc).is_ok_and(|crc| loaded.cubins.contains_key(&crc))
-        })
-    };
-    if !crcs.into_iter().all(known) {
+pub fn look_for(mut crcs: impl Iterator<Item = u64>) {
+    let all = LOADED.with(|loaded| {
+        let known = |crc: u64| u32::try_from(crc).is_ok_and(|crc| loaded.cubins.contains_key(&crc));
+        crcs.all(known)
+    });
+    if all == Some(false) {
         MISSED.store(true, Ordering::Relaxed);
     }
 }
@@ -80,10 +76,11 @@ pub fn take_missed() -> bool {
 
 /// Whether hooks told of modules whose unloading they have to see.
 pub fn has_handles() -> bool {
-    lock().as_ref().is_some_and(|loaded| {
+    let has = LOADED.with(|loaded| {
         let mut modules = loaded.modules.keys();
         modules.any(|module| !matches!(module, Module::Cupti(_)))
-    })
+    });
+    has == Some(true)
 }
 
 fn cap() -> u64 {
@@ -99,11 +96,12 @@ pub fn load(
     len: u64,
 ) -> Result<(), Bad> {
     // Known from here on, so that what cannot be kept is not tried again at every launch.
-    let held = {
-        let mut loaded = lock();
-        let loaded = loaded.get_or_insert_with(Loaded::default);
+    let held = LOADED.with(|loaded| {
         loaded.modules.entry(module).or_default();
         loaded.bytes
+    });
+    let Some(held) = held else {
+        return Ok(());
     };
     if len == 0 || len > IMAGE_MAX {
         return Err(Bad::Damaged("its length makes no sense"));
@@ -124,8 +122,8 @@ pub fn load(
 
 /// Counts the module; gives the copy if its code is new.
 fn keep(module: Module, crc: u32, copy: Arc<Mmap>) -> Option<Arc<Mmap>> {
-    let mut guard = lock();
-    let loaded = guard.get_or_insert_with(Loaded::default);
+    let mut guard = LOADED.lock()?;
+    let loaded = guard.get_or_insert_default();
     let new = match loaded.cubins.get_mut(&crc) {
         Some((known, _)) if known[..] != copy[..] => {
             // The report fires a probe.
@@ -169,8 +167,8 @@ fn refuse() {
 
 /// A module is gone; tells of each cubin that no other module has.
 pub fn unload(module: Module) {
-    let mut gone = Vec::new();
-    if let Some(loaded) = lock().as_mut() {
+    let gone = LOADED.with(|loaded| {
+        let mut gone = Vec::new();
         for crc in loaded.modules.remove(&module).unwrap_or_default() {
             let Some((_, users)) = loaded.cubins.get_mut(&crc) else {
                 continue;
@@ -183,8 +181,9 @@ pub fn unload(module: Module) {
         for (_, copy) in &gone {
             loaded.bytes -= copy.len() as u64;
         }
-    }
-    for (crc, copy) in gone {
+        gone
+    });
+    for (crc, copy) in gone.into_iter().flatten() {
         let counters = &status::block().counters;
         counters[Counter::CubinsKept as usize].fetch_sub(1, Ordering::Relaxed);
         counters[Counter::CubinBytes as usize].fetch_sub(copy.len() as u64, Ordering::Relaxed);
@@ -200,7 +199,7 @@ pub fn unload(module: Module) {
 /// [`withdrawn`].
 pub fn withdraw(module: Module) -> Option<Leaving> {
     static TURN: AtomicU64 = AtomicU64::new(0);
-    let mut guard = lock();
+    let mut guard = LOADED.lock()?;
     let loaded = guard.as_mut()?;
     let cubins = loaded.modules.remove(&module)?;
     let now = Module::Leaving(TURN.fetch_add(1, Ordering::Relaxed));
@@ -215,40 +214,41 @@ pub fn withdraw(module: Module) -> Option<Leaving> {
 pub fn withdrawn(leaving: Leaving, gone: bool) {
     if gone {
         unload(leaving.now);
-    } else if let Some(loaded) = lock().as_mut()
-        && let Some(cubins) = loaded.modules.remove(&leaving.now)
-    {
-        loaded
-            .modules
-            .entry(leaving.as_it_was)
-            .or_default()
-            .extend(cubins);
+        return;
     }
+    LOADED.with(|loaded| {
+        if let Some(cubins) = loaded.modules.remove(&leaving.now) {
+            loaded
+                .modules
+                .entry(leaving.as_it_was)
+                .or_default()
+                .extend(cubins);
+        }
+    });
 }
 
 /// Forgets the modules that CUPTI told of.
 pub fn forget_cupti() {
-    let modules: Vec<Module> = lock().as_ref().map_or_else(Vec::new, |loaded| {
+    let modules = LOADED.with(|loaded| {
         let modules = loaded.modules.keys().copied();
-        modules
-            .filter(|module| matches!(module, Module::Cupti(_)))
-            .collect()
+        let cupti = modules.filter(|module| matches!(module, Module::Cupti(_)));
+        cupti.collect::<Vec<Module>>()
     });
-    for module in modules {
+    for module in modules.into_iter().flatten() {
         unload(module);
     }
 }
 
 /// Tells of everything that is loaded, for a consumer that may have joined.
 pub fn replay() {
-    let all: Vec<u32> = lock()
-        .as_ref()
-        .map_or_else(Vec::new, |loaded| loaded.cubins.keys().copied().collect());
-    for crc in all {
+    let all = LOADED.with(|loaded| loaded.cubins.keys().copied().collect::<Vec<u32>>());
+    for crc in all.into_iter().flatten() {
         // Locked for this one: told after its end it would be a copy that is no longer there.
-        if let Some((copy, _)) = lock().as_ref().and_then(|loaded| loaded.cubins.get(&crc)) {
-            announce(crc, copy);
-        }
+        LOADED.with(|loaded| {
+            if let Some((copy, _)) = loaded.cubins.get(&crc) {
+                announce(crc, copy);
+            }
+        });
     }
 }
 
@@ -262,13 +262,13 @@ fn announce(crc: u32, copy: &Mmap) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Module, has_handles, is_known, load, lock, unload, withdraw, withdrawn};
+    use super::{LOADED, Module, has_handles, is_known, load, unload, withdraw, withdrawn};
 
     fn users(bytes: &[u8]) -> usize {
         let crc = crc32fast::hash(bytes);
-        lock()
-            .as_ref()
-            .and_then(|loaded| loaded.cubins.get(&crc).map(|(_, users)| *users))
+        LOADED
+            .with(|loaded| loaded.cubins.get(&crc).map(|(_, users)| *users))
+            .unwrap()
             .unwrap_or(0)
     }
 
@@ -288,13 +288,13 @@ mod tests {
         unload(b);
         assert_eq!(users(&code), 0);
         assert!(!has_handles());
-        assert_eq!(lock().as_ref().unwrap().bytes, 0);
+        assert_eq!(LOADED.with(|loaded| loaded.bytes), Some(0));
 
         // What cannot be read is an error, is not kept, and is not tried again.
         assert!(load(a, &code[..10], 0, 100).is_err());
         assert!(load(a, &code[..], 0, 0).is_err());
         assert!(is_known(a));
-        assert_eq!(lock().as_ref().unwrap().cubins.len(), 0);
+        assert_eq!(LOADED.with(|loaded| loaded.cubins.len()), Some(0));
         unload(a);
 
         // The driver gives a handle that it is letting go to another module at once.
@@ -319,7 +319,7 @@ mod tests {
         for i in 0..1000u32 {
             unload(Module::Cupti(i));
         }
-        assert_eq!(lock().as_ref().unwrap().bytes, 0);
-        assert!(lock().as_ref().unwrap().modules.is_empty());
+        assert_eq!(LOADED.with(|loaded| loaded.bytes), Some(0));
+        assert_eq!(LOADED.with(|loaded| loaded.modules.len()), Some(0));
     }
 }

@@ -29,7 +29,8 @@ pub const COMPLETE: BufferCompleteFunc = complete;
 
 unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
     let ours = entry::barrier(None, || {
-        let session = session::get()?;
+        // As in `complete`.
+        let session = session::get().filter(|_| !lifecycle::in_forked_child())?;
         status::block().add(Counter::BuffersRequested, 1);
         let ours = session.pool.request(clock::monotonic_ns());
         if ours.is_none() {

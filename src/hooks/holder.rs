@@ -10,7 +10,6 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::ApiCallbacks;
@@ -19,6 +18,7 @@ use crate::cupti::sys::{
     SubscriberHandle,
 };
 use crate::cupti::{callbacks, launch_functions};
+use crate::sheltered::Sheltered;
 use crate::{clock, entry, session};
 
 /// How long a tool has to be quiet after its last kind went off.
@@ -55,7 +55,7 @@ static COMPLETE: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// Calls of the program's on their way to CUPTI, for which we have gone already.
 static WISHES: AtomicU32 = AtomicU32::new(0);
 static TURNS: AtomicU32 = AtomicU32::new(0);
-static NAME: Mutex<Option<PathBuf>> = Mutex::new(None);
+static NAME: Sheltered<PathBuf> = Sheltered::new();
 
 /// While it exists, CUPTI counts as held.
 pub struct Wish(());
@@ -70,7 +70,9 @@ impl Wish {
             TURNS.fetch_add(1, Ordering::AcqRel);
         }
         WISHES.fetch_add(1, Ordering::AcqRel);
-        *NAME.lock().unwrap_or_else(|e| e.into_inner()) = Some(of);
+        if let Some(mut name) = NAME.lock() {
+            *name = Some(of);
+        }
         Self(())
     }
 
@@ -106,8 +108,8 @@ pub fn turns() -> u32 {
 
 /// The module that asked for CUPTI last.
 pub fn name() -> String {
-    let name = NAME.lock().unwrap_or_else(|e| e.into_inner());
-    name.as_ref().map_or_else(
+    let name = NAME.lock();
+    name.as_ref().and_then(|name| name.as_ref()).map_or_else(
         || "another tool".to_owned(),
         |path| path.to_string_lossy().into_owned(),
     )

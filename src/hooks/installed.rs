@@ -90,6 +90,7 @@ pub fn report(report: &Report) {
         return;
     }
     entry::silence_panics();
+    lifecycle::watch_forks();
     crate::log::remember_stderr();
     crate::log::set_level(config::debug_level_of_environment());
     crate::debug_log!(

@@ -212,6 +212,10 @@ fn after(passed: Passed, result: CUresult) {
 
 /// The end of a launch's part in the switch, and in the gate of PC sampling.
 fn close(session: &Session, open: Open) {
+    // The thread forked in its launch; what it joined is the parent's.
+    if (open.generation.is_some() || open.pass != Pass::Free) && lifecycle::in_forked_child() {
+        return;
+    }
     if let Some(generation) = open.generation {
         session.sampler.switch.leave(generation, session);
         if let Some(id) = open.id {

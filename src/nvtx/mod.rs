@@ -131,6 +131,7 @@ fn set_up(again: bool) {
         for problem in &problems {
             errors::report(0, "configuration", &problem.0);
         }
+        lifecycle::watch_forks();
         process::watch();
         if let Some(path) = &config.nvtx_next {
             load_next(path);
