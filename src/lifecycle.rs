@@ -17,7 +17,7 @@ use parcagpu_interpose::Uncancelled;
 
 use crate::config::{self, ApiCallbacks, Config};
 use crate::cupti::locate::file_of;
-use crate::hooks::{self, installed};
+use crate::hooks::{self, coexist, installed};
 use crate::machine::Machine;
 use crate::{clock, entry, errors, log, nvtx, pc, probes, session, sheltered, status, watch};
 
@@ -321,6 +321,8 @@ pub fn watch_forks() {
 unsafe extern "C" fn on_fork_child() {
     sheltered::forked();
     status::end_text_in_child();
+    coexist::forget_calls();
+    nvtx::forget_set_up();
     if !STARTED.load(Ordering::Relaxed) {
         return;
     }

@@ -168,7 +168,7 @@ fn pause() {
 #[cfg(test)]
 mod tests {
     use super::{COPIES, LIMIT, Sheltered};
-    use std::sync::Barrier;
+    use std::sync::{Barrier, mpsc};
     use std::time::{Duration, Instant};
 
     const HANG: Duration = Duration::from_secs(120);
@@ -197,17 +197,19 @@ mod tests {
 
     /// Runs `act` while another thread has the lock.
     fn while_held<T: Default + Sync + Send>(lock: &Sheltered<T>, act: impl FnOnce()) {
-        let (held, done) = (Barrier::new(2), Barrier::new(2));
+        let held = &Barrier::new(2);
+        // Gone at the end of `act`, however it ends.
+        let (until, over) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 let guard = lock.lock();
                 held.wait();
-                done.wait();
+                let _ = over.recv();
                 drop(guard);
             });
             held.wait();
+            let _until = until;
             act();
-            done.wait();
         });
     }
 

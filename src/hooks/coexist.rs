@@ -106,6 +106,12 @@ pub struct Subscribe;
 /// one of them may go in with a callback of ours.
 static SHARING: AtomicBool = AtomicBool::new(false);
 
+/// In a forked child: no other thread is on its way to CUPTI. Async-signal-safe.
+pub fn forget_calls() {
+    SHARING.store(false, Ordering::Relaxed);
+    holder::forget_calls();
+}
+
 /// A program's call on its way to CUPTI.
 #[derive(Clone, Copy)]
 pub struct Subscribing {

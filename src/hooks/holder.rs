@@ -97,8 +97,14 @@ impl Wish {
 
 impl Drop for Wish {
     fn drop(&mut self) {
-        WISHES.fetch_sub(1, Ordering::AcqRel);
+        // One that was begun before a fork counts no more.
+        let _ = WISHES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
     }
+}
+
+/// In a forked child: no other thread is on its way to CUPTI. Async-signal-safe.
+pub fn forget_calls() {
+    WISHES.store(0, Ordering::Relaxed);
 }
 
 /// How often CUPTI came to be held.

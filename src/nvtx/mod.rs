@@ -145,6 +145,11 @@ fn set_up(again: bool) {
     }
 }
 
+/// In a forked child: what another thread of the parent's was setting up is set up anew. Async-signal-safe.
+pub fn forget_set_up() {
+    let _ = SET_UP.compare_exchange(SETTING_UP, FRESH, Ordering::Relaxed, Ordering::Relaxed);
+}
+
 fn load_next(path: &Path) {
     match next::load(path) {
         Ok(()) => crate::debug_log!(1, "NVTX calls go on to {}", path.display()),

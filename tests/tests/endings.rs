@@ -8,6 +8,7 @@ use parcagpu_tests::agent::{Agent, Kind, Options};
 use parcagpu_tests::block;
 use parcagpu_tests::compare::same_output;
 use parcagpu_tests::full;
+use parcagpu_tests::hosts::compile;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 
@@ -102,6 +103,18 @@ fn fork_before_cuda() {
     assert_eq!(launches.len(), 10);
     assert!(launches.iter().all(|l| l.pid != parent));
     consumer.assert_records(10);
+}
+
+/// The same while other threads are in a lock of ours at any moment, which the child then has without the thread.
+#[test]
+fn fork_beside_threads_in_our_locks() {
+    let lab = Lab::new();
+    let forks = compile(&lab, "cases/forks.c", "forks", &[]);
+    // The program itself gives a child up after 120 s.
+    lab.program(Mode::Preload, forks)
+        .words(full::pick("100", "5000"))
+        .run(Duration::from_secs(180))
+        .ok();
 }
 
 /// A child forked after that cannot use CUDA, and says that it is over.
