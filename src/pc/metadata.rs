@@ -2,12 +2,13 @@
 
 use std::ffi::c_char;
 use std::mem::size_of_val;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use parcagpu_abi::pc_sample::{STALL_REASON_NAME_LEN, STALL_REASON_SLOTS};
 
 use crate::errors;
 use crate::probes::{self, touch};
+use crate::sheltered::Sheltered;
 
 /// Names by index, zero-padded; always readable as a whole.
 struct Reasons {
@@ -30,7 +31,7 @@ pub struct GpuConfig {
 }
 
 static REASONS: OnceLock<Reasons> = OnceLock::new();
-static CONFIGS: Mutex<Vec<GpuConfig>> = Mutex::new(Vec::new());
+static CONFIGS: Sheltered<Vec<GpuConfig>> = Sheltered::new();
 
 /// Keeps the names; the first context's, since all have the same. Reasons past the table are told.
 pub fn keep_reasons(reasons: &[(u32, Vec<u8>)]) {
@@ -86,15 +87,15 @@ impl Reasons {
 
 /// Keeps and tells what a device needs.
 pub fn keep_config(config: GpuConfig) {
-    {
-        let mut configs = CONFIGS.lock().unwrap_or_else(|e| e.into_inner());
-        if configs.contains(&config) {
-            return;
-        }
+    let known = CONFIGS.with(|configs| {
+        let known = configs.contains(&config);
         configs.retain(|kept| kept.device != config.device);
         configs.push(config);
+        known
+    });
+    if known != Some(true) {
+        fire_config(config);
     }
-    fire_config(config);
 }
 
 fn fire_config(config: GpuConfig) {
@@ -117,8 +118,8 @@ pub fn replay_reasons() {
 
 /// Tells every device again.
 pub fn replay_configs() {
-    let configs = CONFIGS.lock().unwrap_or_else(|e| e.into_inner()).clone();
-    configs.into_iter().for_each(fire_config);
+    let configs = CONFIGS.with(|configs| configs.clone());
+    configs.into_iter().flatten().for_each(fire_config);
 }
 
 #[cfg(test)]
