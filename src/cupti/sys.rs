@@ -14,7 +14,7 @@ pub type CUresult = u32;
 
 /// `CUcontext`, opaque: never followed by us.
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CUcontext(pub *mut c_void);
 
 // SAFETY: an opaque word, which CUPTI and the driver accept from any thread.

@@ -23,8 +23,11 @@ impl Sampling {
             && let Some(api) = session.api()
             && let Some(functions) = self.functions(session, api)
             && self.contexts.take(context)
+            && self.set_up(session, api, functions, context)
         {
-            self.set_up(session, api, functions, context);
+            // Nobody can be inside a launch of it yet.
+            setup::take_down(functions, context);
+            self.contexts.release(context);
         }
     }
 
@@ -42,9 +45,17 @@ impl Sampling {
         };
         self.contexts.forget(context);
         self.serial.destroyed(session, context);
-        if phase != Some(Phase::On) {
-            return;
+        if phase == Some(Phase::On) {
+            self.ended(session, context, stale, &mut patience);
         }
+        // Who is setting it up still tells the end of that.
+        if phase != Some(Phase::SettingUp) {
+            self.contexts.release(context);
+        }
+    }
+
+    /// The last samples of a context that nobody knows any more, and the end of its sampling.
+    fn ended(&self, session: &Session, context: CUcontext, stale: bool, patience: &mut Patience) {
         let Some(Ok(functions)) = session.api().map(Api::pc_sampling) else {
             return;
         };

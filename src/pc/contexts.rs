@@ -4,6 +4,10 @@
 //! context is *confirmed* when CUPTI told of it, or of a launch in it, under the present subscription; only
 //! confirmed ones are handed to CUPTI, since another may not exist any more. The lock is held for bookkeeping
 //! only.
+//!
+//! One context at a time is sampled. With a second one CUPTI ends itself in the middle of the program, which
+//! crashes if another thread is inside (measured on an H200 with CUDA 13.0: two at a time, calls to CUPTI one
+//! after the other: segmentation fault 2 of 2; one at a time: none in 8).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -35,10 +39,39 @@ struct Entry {
     stale: bool,
 }
 
+#[derive(Debug, Default)]
+struct Known {
+    entries: Vec<Entry>,
+    /// The context that CUPTI samples, or may; 0: none. It stays so when its entry is in doubt or refused, and
+    /// until its end is over.
+    sampled: usize,
+}
+
+impl Known {
+    /// Another context is at this address now, so the earlier one is gone.
+    fn is_new_at(&mut self, context: usize) {
+        self.entries.retain(|entry| entry.context != context);
+        self.released(context);
+    }
+
+    fn released(&mut self, context: usize) {
+        if self.sampled == context {
+            self.sampled = 0;
+        }
+    }
+
+    fn begin(&mut self, at: usize) -> CUcontext {
+        let entry = &mut self.entries[at];
+        entry.phase = Phase::SettingUp;
+        self.sampled = entry.context;
+        CUcontext(entry.context as *mut _)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Contexts {
-    entries: Mutex<Vec<Entry>>,
+    known: Mutex<Known>,
     /// Counts changes after which a launch has to tell its context again; never 0.
     era: AtomicU32,
     /// The context that our thread is handing to CUPTI; 0: none. Set with the lock held.
@@ -54,22 +87,22 @@ impl Contexts {
     /// None.
     pub fn new() -> Self {
         Self {
-            entries: Mutex::new(Vec::new()),
+            known: Mutex::new(Known::default()),
             era: AtomicU32::new(1),
             used: AtomicUsize::new(0),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// CUPTI tells of a new context.
     pub fn created(&self, context: CUcontext) {
         let context = context.0.addr();
-        let mut entries = self.lock();
-        entries.retain(|entry| entry.context != context);
-        entries.push(Entry {
+        let mut known = self.lock();
+        known.is_new_at(context);
+        known.entries.push(Entry {
             context,
             uid: None,
             phase: Phase::Found,
@@ -86,15 +119,20 @@ impl Contexts {
             return;
         }
         LAST.set(now);
-        let mut entries = self.lock();
+        let mut known = self.lock();
         // An address is used again once its context is gone.
-        entries.retain(|entry| entry.context != context || entry.uid.is_none_or(|id| id == uid));
-        match entries.iter_mut().find(|entry| entry.context == context) {
+        let another =
+            |entry: &Entry| entry.context == context && entry.uid.is_some_and(|id| id != uid);
+        if known.entries.iter().any(another) {
+            known.is_new_at(context);
+        }
+        let mut entries = known.entries.iter_mut();
+        match entries.find(|entry| entry.context == context) {
             Some(entry) => {
                 entry.uid = Some(uid);
                 entry.confirmed = true;
             }
-            None => entries.push(Entry {
+            None => known.entries.push(Entry {
                 context,
                 uid: Some(uid),
                 phase: Phase::Found,
@@ -107,7 +145,7 @@ impl Contexts {
     /// CUPTI tells that a context goes: it is forgotten, unless a thread is setting it up. Gives how far it
     /// was.
     pub fn destroyed(&self, context: CUcontext) -> Option<Phase> {
-        let mut entries = self.lock();
+        let entries = &mut self.lock().entries;
         let at = entries
             .iter()
             .position(|entry| entry.context == context.0.addr())?;
@@ -120,51 +158,70 @@ impl Contexts {
     /// Forgets a context, whoever is at work on it.
     pub fn forget(&self, context: CUcontext) {
         self.lock()
+            .entries
             .retain(|entry| entry.context != context.0.addr());
+    }
+
+    /// CUPTI does not sample a context any more: another one may be.
+    pub fn release(&self, context: CUcontext) {
+        self.lock().released(context.0.addr());
     }
 
     /// The subscription ended: what happens to contexts from now on nobody tells.
     pub fn doubt_all(&self) {
-        for entry in self.lock().iter_mut() {
+        for entry in &mut self.lock().entries {
             entry.confirmed = false;
             entry.stale = true;
         }
         self.era.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a context that is to be set up; the caller tells the outcome with [`Self::settle`].
+    /// Takes a context that is to be set up while none is sampled, one that launches if there is; the caller tells
+    /// the outcome with [`Self::settle`].
     pub fn to_set_up(&self) -> Option<CUcontext> {
-        let mut entries = self.lock();
-        let entry = entries
-            .iter_mut()
-            .find(|entry| entry.phase == Phase::Found && entry.confirmed)?;
-        entry.phase = Phase::SettingUp;
-        Some(CUcontext(entry.context as *mut _))
+        let mut known = self.lock();
+        if known.sampled != 0 {
+            return None;
+        }
+        let waits = |entry: &Entry| entry.phase == Phase::Found && entry.confirmed;
+        let launches = |entry: &Entry| waits(entry) && entry.uid.is_some();
+        let entries = &known.entries;
+        let at = entries.iter().position(launches);
+        let at = at.or_else(|| entries.iter().position(waits))?;
+        Some(known.begin(at))
     }
 
-    /// Takes this context, if it is to be set up.
+    /// Takes this context, if it is to be set up and none is sampled.
     pub fn take(&self, context: CUcontext) -> bool {
-        let mut entries = self.lock();
-        let entry = entries
-            .iter_mut()
-            .find(|entry| entry.context == context.0.addr() && entry.phase == Phase::Found);
-        entry.map(|entry| entry.phase = Phase::SettingUp).is_some()
+        let mut known = self.lock();
+        let waits =
+            |entry: &Entry| entry.context == context.0.addr() && entry.phase == Phase::Found;
+        let at = known.entries.iter().position(waits);
+        let at = at.filter(|_| known.sampled == 0);
+        at.map(|at| known.begin(at)).is_some()
     }
 
-    /// How setting a context up ended; nothing if it is gone by now.
+    /// Whether a context has launches and waits for the end of the one that is sampled.
+    pub fn is_any_left_out(&self) -> bool {
+        let known = self.lock();
+        let waits = |entry: &Entry| entry.phase == Phase::Found && entry.confirmed;
+        known.sampled != 0 && known.entries.iter().any(|e| waits(e) && e.uid.is_some())
+    }
+
+    /// How setting a context up ended.
     pub fn settle(&self, context: CUcontext, phase: Phase) {
-        let mut entries = self.lock();
-        if let Some(entry) = entries
-            .iter_mut()
-            .find(|entry| entry.context == context.0.addr())
-        {
-            entry.phase = phase;
+        let mut known = self.lock();
+        let mut entries = known.entries.iter_mut();
+        match entries.find(|entry| entry.context == context.0.addr()) {
+            Some(entry) => entry.phase = phase,
+            // It is gone by now.
+            None => known.released(context.0.addr()),
         }
     }
 
     /// Whether a context is sampled and certain to exist.
     pub fn is_on(&self, context: CUcontext) -> bool {
-        self.lock().iter().any(|entry| {
+        self.lock().entries.iter().any(|entry| {
             entry.context == context.0.addr() && entry.phase == Phase::On && entry.confirmed
         })
     }
@@ -173,8 +230,9 @@ impl Contexts {
     /// nobody listened; the caller fetches it.
     pub fn on(&self, into: &mut Vec<(CUcontext, bool)>) {
         into.clear();
-        let mut entries = self.lock();
-        let on = entries
+        let mut known = self.lock();
+        let on = known
+            .entries
             .iter_mut()
             .filter(|entry| entry.phase == Phase::On && entry.confirmed);
         into.extend(on.map(|entry| {
@@ -186,8 +244,8 @@ impl Contexts {
     /// Begins to use a context of the list that [`Self::on`] gave, if it is still there: until
     /// [`Self::unused`], nobody may end it who asks [`Self::is_used`]. One at a time.
     pub fn use_it(&self, context: CUcontext) -> bool {
-        let entries = self.lock();
-        let there = entries.iter().any(|entry| {
+        let known = self.lock();
+        let there = known.entries.iter().any(|entry| {
             entry.context == context.0.addr() && entry.phase == Phase::On && entry.confirmed
         });
         if there {
@@ -208,22 +266,21 @@ impl Contexts {
 
     /// Whether what a context has was sampled while nobody listened; the caller fetches it.
     pub fn take_stale(&self, context: CUcontext) -> bool {
-        let mut entries = self.lock();
-        let entry = entries
-            .iter_mut()
-            .find(|entry| entry.context == context.0.addr());
+        let mut known = self.lock();
+        let mut entries = known.entries.iter_mut();
+        let entry = entries.find(|entry| entry.context == context.0.addr());
         entry.is_some_and(|entry| std::mem::take(&mut entry.stale))
     }
 
     /// CUPTI was finalised: whatever was set up is gone, and found anew by launches.
     pub fn forget_all(&self) {
-        self.lock().clear();
+        *self.lock() = Known::default();
         self.era.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Nobody listened for a while, under the same subscription.
     pub fn all_stale(&self) {
-        for entry in self.lock().iter_mut() {
+        for entry in &mut self.lock().entries {
             entry.stale = true;
         }
     }
@@ -236,76 +293,4 @@ impl Default for Contexts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Contexts, Phase};
-    use crate::cupti::sys::CUcontext;
-
-    fn context(at: usize) -> CUcontext {
-        CUcontext(at as *mut _)
-    }
-
-    fn on(contexts: &Contexts) -> Vec<usize> {
-        let mut list = Vec::new();
-        contexts.on(&mut list);
-        list.iter().map(|(context, _)| context.0.addr()).collect()
-    }
-
-    #[test]
-    fn a_context_is_set_up_once_and_forgotten_when_it_goes() {
-        let contexts = Contexts::new();
-        contexts.created(context(8));
-        contexts.launched(context(8), 1);
-        assert!(contexts.take(context(8)));
-        assert!(!contexts.take(context(8)));
-        assert!(contexts.to_set_up().is_none());
-        assert!(on(&contexts).is_empty());
-        contexts.settle(context(8), Phase::On);
-        assert_eq!(on(&contexts), [8]);
-        assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
-        assert_eq!(contexts.destroyed(context(8)), None);
-        assert!(on(&contexts).is_empty());
-    }
-
-    #[test]
-    fn one_that_goes_is_waited_for() {
-        let contexts = Contexts::new();
-        contexts.created(context(8));
-        contexts.settle(context(8), Phase::On);
-        let mut list = Vec::new();
-        contexts.on(&mut list);
-        assert!(contexts.use_it(list[0].0));
-        assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
-        assert!(contexts.is_used(context(8)));
-        contexts.unused();
-        assert!(!contexts.is_used(context(8)));
-        assert!(!contexts.use_it(list[0].0), "it is gone");
-        assert!(!contexts.is_used(context(8)));
-    }
-
-    #[test]
-    fn after_a_subscription_only_a_launch_confirms() {
-        let contexts = Contexts::new();
-        contexts.launched(context(8), 1);
-        contexts.launched(context(16), 2);
-        while let Some(context) = contexts.to_set_up() {
-            contexts.settle(context, Phase::On);
-        }
-        assert_eq!(on(&contexts), [8, 16]);
-        contexts.doubt_all();
-        assert!(on(&contexts).is_empty());
-        contexts.launched(context(16), 2);
-        let mut list = Vec::new();
-        for stale in [true, false] {
-            contexts.on(&mut list);
-            assert_eq!(list.len(), 1);
-            assert_eq!((list[0].0.0.addr(), list[0].1), (16, stale));
-        }
-        // The first one is gone, and another is at its address.
-        contexts.launched(context(8), 3);
-        assert_eq!(on(&contexts), [16]);
-        assert_eq!(
-            contexts.to_set_up().map(|context| context.0.addr()),
-            Some(8)
-        );
-    }
-}
+mod tests;

@@ -10,9 +10,10 @@ use parcagpu_abi::status::Counter;
 use super::api::Functions;
 use super::contexts::{Contexts, Phase};
 use super::serial::{Serial, Tools};
+use super::setup::{self, Refusal};
 use super::sys::{API_VERSION_12_4, DRIVER_12_8};
 use super::turns::Turns;
-use super::{crc, refusal, setup};
+use super::{crc, refusal};
 use crate::config::{Config, PcSamplingMode};
 use crate::cupti::api::Api;
 use crate::cupti::sys::CUcontext;
@@ -56,6 +57,8 @@ pub struct Sampling {
     subscribed: AtomicBool,
     /// Serialized mode was asked for and cannot be had.
     continuous: AtomicBool,
+    /// That a context waits for another's end was told.
+    left_out: AtomicBool,
     /// Stall reasons of a record, at most.
     pub(super) slots: AtomicUsize,
 }
@@ -78,6 +81,7 @@ impl Sampling {
             off: AtomicBool::new(false),
             subscribed: AtomicBool::new(false),
             continuous: AtomicBool::new(false),
+            left_out: AtomicBool::new(false),
             slots: AtomicUsize::new(STALL_REASON_SLOTS),
         })
     }
@@ -149,9 +153,16 @@ impl Sampling {
             self.contexts.all_stale();
         }
         self.insist_on_hooks();
-        // One at a time: each takes a tenth of a second, and others may want the machine.
         if let Some(context) = self.contexts.to_set_up() {
             self.set_up(session, api, functions, context);
+        }
+        if self.contexts.is_any_left_out() && !self.left_out.swap(true, Ordering::Relaxed) {
+            errors::report(
+                0,
+                refusal::COMPONENT,
+                "PC samples are those of one context only: kernels of this process run in several, and CUPTI \
+                 cannot sample two at a time; the next is sampled when this one is destroyed",
+            );
         }
         if let Some(mut turns) = self.try_turns() {
             self.turn(&mut turns, session, functions, now);
@@ -226,16 +237,21 @@ impl Sampling {
         }
     }
 
+    /// Begins to sample a context that was taken. What CUPTI has begun with and then refuses stays so; gives
+    /// whether that is the case.
     pub(super) fn set_up(
         &self,
         session: &Session,
         api: &Api,
         functions: &Functions,
         context: CUcontext,
-    ) {
+    ) -> bool {
         let _ours = Inside::nested();
         let set_up = || {
-            session.pin_kernels(api)?;
+            let begun = false;
+            session
+                .pin_kernels(api)
+                .map_err(|error| Refusal { error, begun })?;
             let mode = match self.is_serialized() {
                 true => PcSamplingMode::Serialized,
                 false => PcSamplingMode::Continuous,
@@ -250,17 +266,21 @@ impl Sampling {
             Some(driver) => driver.beside_captures(set_up),
             None => set_up(),
         };
-        let phase = match outcome {
+        let (phase, begun) = match outcome {
             Ok(slots) => {
                 self.slots.fetch_max(slots, Ordering::Relaxed);
-                Phase::On
+                (Phase::On, false)
             }
-            Err(error) => {
+            Err(Refusal { error, begun }) => {
                 refusal::tell(error);
-                Phase::Refused
+                (Phase::Refused, begun)
             }
         };
         self.contexts.settle(context, phase);
+        if phase == Phase::Refused && !begun {
+            self.contexts.release(context);
+        }
+        begun
     }
 
     /// The process ends: what the present window has brought is delivered.

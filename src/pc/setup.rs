@@ -41,6 +41,15 @@ fn info(attribute: u32, value: u64) -> ConfigurationInfo {
     }
 }
 
+/// Why a context is not sampled.
+#[derive(Debug)]
+pub struct Refusal {
+    /// What CUPTI said.
+    pub error: CuptiError,
+    /// CUPTI had begun with the context.
+    pub begun: bool,
+}
+
 /// Prepares a context; sampling is on afterwards, or can be started. Gives the number of stall reasons.
 pub fn set_up(
     api: &Api,
@@ -48,10 +57,15 @@ pub fn set_up(
     driver: Option<&Driver>,
     context: CUcontext,
     wanted: &Wanted,
-) -> Result<usize, CuptiError> {
+) -> Result<usize, Refusal> {
     crc::register(functions);
-    functions.enable(context)?;
-    let reasons = functions.stall_reasons(context)?;
+    let begun = false;
+    functions
+        .enable(context)
+        .map_err(|error| Refusal { error, begun })?;
+    let begun = true;
+    let refused = |error| Refusal { error, begun };
+    let reasons = functions.stall_reasons(context).map_err(refused)?;
     let slots = reasons.len().max(STALL_REASON_SLOTS);
     let serialized = wanted.mode == PcSamplingMode::Serialized;
     let room = if serialized { OF_A_WINDOW } else { LEFT_BEHIND };
@@ -77,7 +91,7 @@ pub fn set_up(
     let configured = configure(functions, context, &mut infos);
     // From here on CUPTI may know the buffer, also where it refused other attributes.
     keep(context, left);
-    configured?;
+    configured.map_err(refused)?;
     metadata::keep_reasons(&reasons);
     publish(api, functions, driver, context, wanted);
     Ok(slots)

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use parcagpu_abi::status::Counter;
+use parcagpu_abi::status::{Counter, State};
 use parcagpu_tests::lab::Lab;
+use parcagpu_tests::program::WATCHDOG;
 use parcagpu_tests::trace::{Events, Trace, number};
 use parcagpu_tests::{artefacts, block, compilers, mock_log, need};
 use pc_common::{SHORT, Sample, by_kernel, cubins, program, refusals, samples, sound, two_kernels};
@@ -199,6 +200,73 @@ fn contexts_come_and_go() {
         let count = counts.get(&format!("sampled_{i}")).copied().unwrap_or(0);
         assert!(count > 5000, "{i}: {counts:?}");
     }
+}
+
+/// With a second sampled context CUPTI ends itself (the simulated one aborts): the first one is sampled, that another
+/// one launches is told, and when the first is destroyed the other one takes its place. Nothing else is lost.
+#[test]
+fn one_context_at_a_time() {
+    if !need::bpf("one_context_at_a_time") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let trace = pc_common::attach(&lab);
+    let words = "init gate context module 0 keep 0 launch sampled_0 100 sync \
+                 context module 1 keep 1 launch sampled_1 100 sync gate \
+                 use 0 destroy use 1 gate launch sampled_1 200 sync gate";
+    let mut host = program(&lab, words)
+        .env("MOCK_LOG", &log)
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .start();
+    host.wait_gate(1);
+    block::wait_state(host.pid(), &lab.library(), State::Active);
+    host.open_gate(1);
+    host.wait_gate(2);
+    trace.until("the other context is told of", |events| {
+        events.iter().any(|e| e["probe"] == "error")
+    });
+    let before = trace.so_far().len();
+    host.open_gate(2);
+    host.wait_gate(3);
+    let enabled = || {
+        let calls = mock_log::read(&log);
+        calls
+            .iter()
+            .filter(|c| c.name == "cuptiPCSamplingEnable")
+            .count()
+    };
+    let deadline = Instant::now() + WATCHDOG;
+    while enabled() < 2 {
+        assert!(Instant::now() < deadline, "the other one is not sampled");
+        rest(20);
+    }
+    host.open_gate(3);
+    host.wait_gate(4);
+    trace.until("the other context's samples", |events| {
+        events
+            .iter()
+            .any(|e| e["probe"] == "pc_sample_batch" && e["name"] == "sampled_1")
+    });
+    block::wait_delivered(host.pid(), &lab.library());
+    let events = trace.end();
+    host.open_gate(4);
+    host.wait(SHORT).ok();
+    let told: Vec<_> = refusals(&events);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains("one context only"), "{told:?}");
+    let early = &events.all[..before];
+    assert!(
+        early
+            .iter()
+            .all(|e| e["name"] != "sampled_1" || e["probe"] != "pc_sample_batch")
+    );
+    assert_eq!(
+        (events.launches().len(), events.records().len()),
+        (400, 400)
+    );
+    assert!(by_kernel(&sound(&events)).contains_key("sampled_0"));
+    assert_eq!(enabled(), 2);
 }
 
 /// Code that was loaded before the consumer came and runs much later is told soon after its first samples; CUPTI,

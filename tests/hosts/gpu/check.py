@@ -160,10 +160,13 @@ def graphs(lab, args):
 
 
 def contexts(lab, args):
-    events = lab.same("contexts", "200" if args.full else "20")
+    rounds = 200 if args.full else 20
+    events = lab.same("contexts", str(rounds))
     no_errors(events, allowed=("pc sampling",))
+    launches, _ = whole(events)
+    need(len(launches) == 4 * rounds, f"{len(launches)} launches of {4 * rounds}")
     devices = [e["device_id"] for e in events if e["probe"] == "gpu_config"]
-    return f"contexts of four threads on all devices; devices with gpu_config: {sorted(set(devices))}"
+    return f"{4 * rounds} contexts of four threads on all devices, each with its launch; devices with gpu_config: {sorted(set(devices))}"
 
 
 def cost(lab, args):

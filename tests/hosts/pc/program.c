@@ -4,7 +4,7 @@
  *   init | context | destroy          contexts: a new one becomes current; destroy the current one
  *   module SERIAL | cubin FILE        a module with the kernels sampled_SERIAL and other_SERIAL; machine code
  *   unload                            the last one
- *   keep N | use N                    remember the last module; go back to it
+ *   keep N | use N                    remember the context and the last module; go back to them
  *   launch NAME N | flat NAME (until `stop`, which ends those of every thread) | sync | sleep MS | gate
  *   memory N                          N times: allocate, free
  *   thread W.. end | join
@@ -35,7 +35,8 @@ typedef void *handle;
 #define DECLARE(name, args) static int(*name) args;
 FUNCTIONS(DECLARE)
 
-static handle context, module, kept[8];
+static handle context, module;
+static struct { handle context, module; } kept[8];
 static volatile int stopped;
 
 struct words {
@@ -115,6 +116,14 @@ static void rest(long ms)
 	nanosleep(&time, NULL);
 }
 
+static void use(long n)
+{
+	if (context != kept[n].context)
+		check("cuCtxSetCurrent", cuCtxSetCurrent(kept[n].context));
+	context = kept[n].context;
+	module = kept[n].module;
+}
+
 static void run(struct words w);
 
 static void *thread(void *words)
@@ -143,10 +152,13 @@ static void run(struct words w)
 			load(next(&w));
 		else if (!strcmp(word, "cubin"))
 			check("cuModuleLoad", cuModuleLoad(&module, next(&w)));
-		else if (!strcmp(word, "keep"))
-			kept[atol(next(&w)) % 8] = module;
-		else if (!strcmp(word, "use"))
-			module = kept[atol(next(&w)) % 8];
+		else if (!strcmp(word, "keep")) {
+			long n = atol(next(&w)) % 8;
+
+			kept[n].context = context;
+			kept[n].module = module;
+		} else if (!strcmp(word, "use"))
+			use(atol(next(&w)) % 8);
 		else if (!strcmp(word, "unload"))
 			check("cuModuleUnload", cuModuleUnload(module));
 		else if (!strcmp(word, "launch")) {

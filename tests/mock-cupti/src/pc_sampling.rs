@@ -147,6 +147,10 @@ cupti_api! {
         match context_id(params, size_of::<ContextParams>()) {
             Ok(id) => {
                 let mut locked = pc_lock::lock();
+                if locked.contexts().sampled.keys().any(|sampled| *sampled != id) {
+                    eprintln!("simulated CUPTI: a second context is sampled; the real one ends itself, and crashes");
+                    std::process::abort();
+                }
                 locked.contexts().sampled.entry(id).or_insert_with(Sampling::new);
                 locked.contexts().announce();
                 SUCCESS
