@@ -331,5 +331,7 @@ unsafe extern "C" fn on_fork_child() {
     if let Some(session) = session::get() {
         session.set_active(false);
     }
+    // The parent's, which may end before its child.
+    pc::claim::release();
     status::reset_in_child();
 }

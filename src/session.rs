@@ -48,6 +48,8 @@ pub struct Session {
     /// `CLOCK_MONOTONIC` ns; it is not switched on before. 0: the last time it could.
     retry: AtomicU64,
     active: AtomicBool,
+    /// CUPTI has ended itself in this process.
+    lost: AtomicBool,
     kernels_pinned: AtomicBool,
     /// They are, or are about to be: nobody may switch them off any more.
     kernels_kept: AtomicBool,
@@ -95,6 +97,7 @@ pub fn make(config: Config) -> &'static Session {
         failures: [const { AtomicU32::new(0) }; 2],
         retry: AtomicU64::new(0),
         active: AtomicBool::new(false),
+        lost: AtomicBool::new(false),
         kernels_pinned: AtomicBool::new(false),
         kernels_kept: AtomicBool::new(false),
         subscriber: AtomicPtr::new(std::ptr::null_mut()),
@@ -108,7 +111,19 @@ impl Session {
     /// libcupti, once it was loaded.
     #[inline]
     pub fn api(&self) -> Option<&Api> {
-        self.api.get()
+        self.api.get().filter(|_| !self.is_lost())
+    }
+
+    /// From now on no call goes to CUPTI: one more, and it would finalise itself beside launches of the program.
+    pub fn lose_cupti(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.set_active(false);
+    }
+
+    /// See [`Self::lose_cupti`].
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Takes libcupti over; the first one stays.

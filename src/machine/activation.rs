@@ -25,6 +25,9 @@ use crate::{errors, lifecycle, probes, status};
 
 impl Machine {
     pub(super) fn activate(&mut self, now: u64, pause: u64) -> Phase {
+        if self.session.is_lost() {
+            return Self::lost();
+        }
         let Some(api) = self.load() else {
             return Phase::Failed;
         };
@@ -65,6 +68,12 @@ impl Machine {
                 Phase::Failed
             }
         }
+    }
+
+    /// CUPTI has ended itself, which was told.
+    pub(super) fn lost() -> Phase {
+        status::set_state(State::Stopped, "CUPTI has ended itself in this process");
+        Phase::Failed
     }
 
     /// Everything after the subscription. The session is active when this returns.

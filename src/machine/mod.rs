@@ -169,6 +169,9 @@ impl Machine {
         status::publish_counts();
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
+        if self.session.is_lost() && matches!(self.phase, Phase::Active(_) | Phase::Closing(_)) {
+            self.phase = Self::lost();
+        }
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
             phase @ (Phase::Dormant | Phase::Yielded) if wanted && !holder::is_held() => {
                 if self.begun && matches!(phase, Phase::Dormant) {
@@ -231,7 +234,8 @@ impl Machine {
         status::publish_counts();
         self.publish_devices();
         let delivered = status::block().get(Counter::RecordsMatched);
-        if subscribed || self.session.pool.outstanding() > 0 {
+        let holds = subscribed || self.session.pool.outstanding() > 0;
+        if holds && !self.session.is_lost() {
             self.session.sampler.switch.close(self.session);
             self.flush(ACTIVITY_FLUSH_FORCED);
             self.await_buffers(LAST_BUFFERS);

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::claim;
 use super::contexts::Phase;
 use super::sampling::{Sampling, TURN_LIMIT};
 use super::setup;
-use crate::clock;
 use crate::cupti::api::Api;
 use crate::cupti::sys::CUcontext;
 use crate::patience::Patience;
@@ -26,8 +26,10 @@ impl Sampling {
             && self.set_up(session, api, functions, context)
         {
             // Nobody can be inside a launch of it yet.
-            setup::take_down(functions, context);
-            self.contexts.release(context);
+            if !session.is_lost() {
+                setup::take_down(functions, context);
+            }
+            self.release(context);
         }
     }
 
@@ -50,6 +52,14 @@ impl Sampling {
         }
         // Who is setting it up still tells the end of that.
         if phase != Some(Phase::SettingUp) {
+            self.release(context);
+        }
+    }
+
+    /// The next context may be sampled, of this process or another.
+    pub(super) fn release(&self, context: CUcontext) {
+        if self.contexts.is_sampled(context) {
+            claim::release();
             self.contexts.release(context);
         }
     }
@@ -66,8 +76,10 @@ impl Sampling {
         let in_window = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();
         let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
         if let Some(turns) = &mut turns {
-            let now = clock::monotonic_ns();
-            self.fetch_one(turns, functions, context, deliver, now);
+            self.fetch_one(turns, functions, context, deliver);
+        }
+        if session.is_lost() {
+            return;
         }
         let left = setup::take_down(functions, context);
         if let (Some(turns), Some(left)) = (&mut turns, left) {
@@ -88,13 +100,7 @@ impl Sampling {
             let stale = self.contexts.take_stale(context);
             let in_window = turns.window || self.is_serialized();
             let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
-            self.fetch_one(
-                &mut turns,
-                functions,
-                context,
-                deliver,
-                clock::monotonic_ns(),
-            );
+            self.fetch_one(&mut turns, functions, context, deliver);
         }
     }
 

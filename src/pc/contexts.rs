@@ -162,6 +162,11 @@ impl Contexts {
             .retain(|entry| entry.context != context.0.addr());
     }
 
+    /// Whether this is the context that CUPTI samples, or may.
+    pub fn is_sampled(&self, context: CUcontext) -> bool {
+        self.lock().sampled == context.0.addr()
+    }
+
     /// CUPTI does not sample a context any more: another one may be.
     pub fn release(&self, context: CUcontext) {
         self.lock().released(context.0.addr());

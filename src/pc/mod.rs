@@ -15,9 +15,11 @@
 //! starts and stops at launch boundaries, behind a gate that keeps other launches out for those few
 //! microseconds ([`serial`]).
 //!
-//! Two more facts: once a context is sampled, CUPTI refuses to switch kernel activity on, and goes on with it
+//! One context of one process samples a GPU ([`contexts`], [`claim`]): beside a second one CUPTI ends itself, and may
+//! take the program with it.
+//!
+//! One more fact: once a context is sampled, CUPTI refuses to switch kernel activity on, and goes on with it
 //! where it is on already; so it is switched on before and stays ([`crate::session::Session::pin_kernels`]).
-//! And only one process at a time can have the counters of a GPU; in others `GetData` gives 999.
 //!
 //! Threads: our own thread drains ten times a second and sets contexts up; the program's threads tell of
 //! contexts and modules ([`changes`]) and, where one goes, drain once more. The only lock
@@ -25,6 +27,7 @@
 
 pub mod api;
 pub mod changes;
+pub mod claim;
 pub mod contexts;
 pub mod controller;
 pub mod crc;

@@ -1,6 +1,6 @@
 //! PC sampling of the process: what our thread does ten times a second, and what contexts tell.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
 use parcagpu_abi::status::Counter;
 
 use super::api::Functions;
+use super::claim::{self, Claim};
 use super::contexts::{Contexts, Phase};
 use super::serial::{Serial, Tools};
 use super::setup::{self, Refusal};
@@ -16,6 +17,7 @@ use super::turns::Turns;
 use super::{crc, refusal};
 use crate::config::{Config, PcSamplingMode};
 use crate::cupti::api::Api;
+use crate::cupti::driver::Driver;
 use crate::cupti::sys::CUcontext;
 use crate::entry::Inside;
 use crate::hooks::installed;
@@ -26,6 +28,8 @@ use crate::{clock, errors, probes, status};
 /// Longest time that a thread which destroys a context, or unloads a module, waits for our thread: without its turn
 /// the last samples are lost, and ours is the last to get a processor on a busy machine.
 pub(super) const TURN_LIMIT: Duration = Duration::from_millis(250);
+/// How often a GPU is asked for that another process samples, ns.
+const CLAIM_PERIOD: u64 = 5_000_000_000;
 /// How often the window is tried to be closed when the last consumer leaves or CUPTI is given up.
 const LAST_TRIES: u32 = 4;
 
@@ -57,6 +61,8 @@ pub struct Sampling {
     subscribed: AtomicBool,
     /// Serialized mode was asked for and cannot be had.
     continuous: AtomicBool,
+    /// When a GPU that another process samples is asked for again, on [`clock::monotonic_ns`].
+    retry: AtomicU64,
     /// That a context waits for another's end was told.
     left_out: AtomicBool,
     /// Stall reasons of a record, at most.
@@ -81,6 +87,7 @@ impl Sampling {
             off: AtomicBool::new(false),
             subscribed: AtomicBool::new(false),
             continuous: AtomicBool::new(false),
+            retry: AtomicU64::new(0),
             left_out: AtomicBool::new(false),
             slots: AtomicUsize::new(STALL_REASON_SLOTS),
         })
@@ -153,7 +160,9 @@ impl Sampling {
             self.contexts.all_stale();
         }
         self.insist_on_hooks();
-        if let Some(context) = self.contexts.to_set_up() {
+        if now >= self.retry.load(Ordering::Relaxed)
+            && let Some(context) = self.contexts.to_set_up()
+        {
             self.set_up(session, api, functions, context);
         }
         if self.contexts.is_any_left_out() && !self.left_out.swap(true, Ordering::Relaxed) {
@@ -201,6 +210,7 @@ impl Sampling {
 
     /// The program finalised CUPTI: nothing is on any more.
     pub fn finalized(&self) {
+        claim::release();
         self.contexts.forget_all();
         self.serial.reset();
         crc::forget();
@@ -247,6 +257,11 @@ impl Sampling {
         context: CUcontext,
     ) -> bool {
         let _ours = Inside::nested();
+        if !self.is_claimed(session, api, context) {
+            self.contexts.settle(context, Phase::Found);
+            self.contexts.release(context);
+            return false;
+        }
         let set_up = || {
             let begun = false;
             session
@@ -278,9 +293,32 @@ impl Sampling {
         };
         self.contexts.settle(context, phase);
         if phase == Phase::Refused && !begun {
-            self.contexts.release(context);
+            self.release(context);
         }
         begun
+    }
+
+    /// Whether this process may sample the context's GPU; if not it is told, and tried again after a while.
+    fn is_claimed(&self, session: &Session, api: &Api, context: CUcontext) -> bool {
+        let device = api.device_of(context).map_or(0, |device| device as usize);
+        let uuids = session.driver().map(Driver::uuids).unwrap_or_default();
+        let uuid = uuids.get(device).copied().unwrap_or_default();
+        let why = match claim::claim(&uuid) {
+            Claim::Ours => return true,
+            Claim::Taken => format!(
+                "another process samples {}, and one at a time can: this one waits for its turn \
+                 (ss -xap shows whose socket @parcagpu/pc-sampling is)",
+                claim::name(&uuid)
+            ),
+            Claim::Unknown(error) => format!(
+                "whether another process samples {} cannot be found out: {error}",
+                claim::name(&uuid)
+            ),
+        };
+        refusal::tell_off(&why);
+        self.retry
+            .store(clock::monotonic_ns() + CLAIM_PERIOD, Ordering::Relaxed);
+        false
     }
 
     /// The process ends: what the present window has brought is delivered.

@@ -34,10 +34,6 @@ pub struct Turns {
     pub(super) pairs: u64,
     pub(super) contexts: Vec<(CUcontext, bool)>,
     pub(super) last: u64,
-    /// Until when CUPTI is not asked, after it said that somebody else has the counters.
-    pub(super) pause: u64,
-    /// It said so the last time.
-    pub(super) refused: bool,
     /// Turns in a row that found the hardware's buffer full.
     pub(super) full: u32,
     /// Samples of code that CUPTI does not know, since then.
@@ -56,8 +52,6 @@ impl Turns {
             pairs: 0,
             contexts: Vec::new(),
             last: 0,
-            pause: 0,
-            refused: false,
             full: 0,
             foreign: 0,
             heard: (0, 0),
@@ -127,9 +121,6 @@ impl Sampling {
     /// Fetches what every context has.
     pub(super) fn fetch(&self, turns: &mut Turns, functions: &Functions, deliver: bool, now: u64) {
         turns.last = now;
-        if now < turns.pause {
-            return;
-        }
         let mut contexts = std::mem::take(&mut turns.contexts);
         self.contexts.on(&mut contexts);
         status::block().counters[Counter::PcContexts as usize]
@@ -139,7 +130,7 @@ impl Sampling {
             // Its thread may have forgotten it meanwhile.
             if self.contexts.use_it(*context) {
                 let deliver = deliver && !stale;
-                brought += self.fetch_one(turns, functions, *context, deliver, now);
+                brought += self.fetch_one(turns, functions, *context, deliver);
                 self.contexts.unused();
             }
         }
@@ -153,31 +144,23 @@ impl Sampling {
         functions: &Functions,
         context: CUcontext,
         deliver: bool,
-        now: u64,
     ) -> Brought {
         let slots = self.slots.load(Ordering::Relaxed);
         let known = self.serial.known(self.is_serialized());
         match turns.drain.turn(functions, context, slots, known, deliver) {
             Ok(brought) => {
                 turns.full = 0;
-                turns.refused = false;
                 turns.pairs += brought.pairs;
                 brought
             }
             Err(error) => {
-                self.failed(turns, context, error, now);
+                self.failed(turns, context, error);
                 Brought::default()
             }
         }
     }
 
-    pub(super) fn failed(
-        &self,
-        turns: &mut Turns,
-        context: CUcontext,
-        error: CuptiError,
-        now: u64,
-    ) {
+    pub(super) fn failed(&self, turns: &mut Turns, context: CUcontext, error: CuptiError) {
         match error.code {
             // The hardware was faster than CUPTI's own thread; the next turn may find samples again.
             8 => {
@@ -198,12 +181,6 @@ impl Sampling {
                     );
                 }
             }
-            // Somebody else has the counters.
-            999 => {
-                refusal::tell(error);
-                turns.pause = now + SECOND;
-                turns.refused = true;
-            }
             _ => {
                 refusal::tell(error);
                 self.contexts.settle(context, Phase::Refused);
@@ -219,7 +196,7 @@ impl Sampling {
             .wrapping_add(block.get(Counter::GraphSampled));
         let (since, before) = turns.heard;
         turns.foreign += brought.total - brought.samples;
-        let explained = idle || turns.full > 0 || turns.refused;
+        let explained = idle || turns.full > 0;
         if brought.samples > 0 || explained || since == 0 {
             turns.heard = (now, launches);
             turns.foreign = 0;

@@ -269,6 +269,63 @@ fn one_context_at_a_time() {
     assert_eq!(enabled(), 2);
 }
 
+/// Two processes on one GPU: the second one's kernels are told, its samples only when the first one has ended.
+#[test]
+fn one_process_at_a_time() {
+    if !need::bpf("one_process_at_a_time") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    let gpu = std::process::id().to_string();
+    let start = || {
+        let words = "init gate context module 0 flat sampled_0";
+        let mut host = program(&lab, words)
+            .env("MOCK_CUDA_GPU", &gpu)
+            .env("PARCAGPU_RATE_LIMIT", "100")
+            .start();
+        host.wait_gate(1);
+        block::wait_state(host.pid(), &lab.library(), State::Active);
+        host.open_gate(1);
+        host
+    };
+    let of = |events: &[Value], pid: u32, probe: &str| {
+        let pid = u64::from(pid);
+        events
+            .iter()
+            .filter(|e| e["probe"] == probe && e["pid"] == pid)
+            .count()
+    };
+    let first = start();
+    trace.until("samples of the first", |events| {
+        of(events, first.pid(), "pc_sample_batch") > 0
+    });
+    let second = start();
+    trace.until(
+        "the second one is refused, and its kernels are told",
+        |events| {
+            of(events, second.pid(), "error") > 0 && of(events, second.pid(), "activity_batch") > 10
+        },
+    );
+    block::wait_more_looks(second.pid(), &lab.library(), 3);
+    let beside = trace.so_far();
+    assert_eq!(of(&beside, second.pid(), "pc_sample_batch"), 0);
+    first.signal(libc::SIGKILL);
+    first.wait(SHORT);
+    trace.until("samples of the second", |events| {
+        of(events, second.pid(), "pc_sample_batch") > 0
+    });
+    second.signal(libc::SIGKILL);
+    second.wait(SHORT);
+    let events = trace.end();
+    let told = refusals(&events);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].1.contains("another process samples GPU-"),
+        "{told:?}"
+    );
+}
+
 /// Code that was loaded before the consumer came and runs much later is told soon after its first samples; CUPTI,
 /// which tells of such code at every launch, is not asked all the time.
 #[test]

@@ -301,7 +301,9 @@ fn attribute(which: i32) -> i32 {
 
 fn uuid(out: *mut [u8; 16], ordinal: i32) -> Outcome {
     device(ordinal)?;
+    // Each process has GPUs of its own, unless it is said otherwise: tests run side by side.
     let mut uuid = *b"simulated-gpu-00";
+    uuid[10..14].copy_from_slice(&settings::get().gpu.to_le_bytes());
     uuid[15] += ordinal as u8;
     // SAFETY: the caller's out-pointer.
     unsafe { give(out, uuid) }

@@ -18,6 +18,7 @@
 //! | `MOCK_CUDA_STUB` | 0 | 1: every call returns 34, as the stub library of a toolkit |
 //! | `MOCK_CUDA_VERSION` | 13000 | what `cuDriverGetVersion` says |
 //! | `MOCK_CUDA_DEVICES` | 1 | number of devices; 0: `cuInit` returns 100 |
+//! | `MOCK_CUDA_GPU` | process id | in the UUIDs: processes with the same number share their devices |
 //! | `MOCK_CUDA_SM` | 90 | compute capability: what runs of a fat binary |
 //! | `MOCK_CUDA_KERNEL_NS` | 2000 | kernel duration in ns per 1024 blocks or part: a default and rules, `2000,gemm=50000` (part of the name, first match); a name with `_ns<digits>` carries its own |
 //! | `MOCK_CUDA_LATENCY_NS` | 3000 | from a launch to the start of its kernel on an idle stream |

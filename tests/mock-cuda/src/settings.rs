@@ -24,6 +24,8 @@ pub struct Settings {
     pub version: i32,
     /// Number of devices.
     pub devices: i32,
+    /// In the UUIDs of the devices: processes with the same number share them.
+    pub gpu: u32,
     /// Compute capability of the devices, as 90.
     pub sm: u32,
     /// Time from a launch to its kernel's start.
@@ -53,6 +55,7 @@ pub fn get() -> &'static Settings {
             stub: number("MOCK_CUDA_STUB", 0) != 0,
             version: number("MOCK_CUDA_VERSION", 13000) as i32,
             devices: number("MOCK_CUDA_DEVICES", 1) as i32,
+            gpu: number("MOCK_CUDA_GPU", std::process::id().into()) as u32,
             sm: number("MOCK_CUDA_SM", 90) as u32,
             latency_ns: number("MOCK_CUDA_LATENCY_NS", 3000),
             kernel_ns,
