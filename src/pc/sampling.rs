@@ -307,7 +307,7 @@ impl Sampling {
             Claim::Ours => return true,
             Claim::Taken => format!(
                 "another process samples {}, and one at a time can: this one waits for its turn \
-                 (ss -xap shows whose socket @parcagpu/pc-sampling is)",
+                 (parcagpu doctor says for whom)",
                 claim::name(&uuid)
             ),
             Claim::Unknown(error) => format!(

@@ -9,6 +9,7 @@ mod host;
 mod library;
 mod loader;
 mod processes;
+mod sampling;
 mod trial;
 
 use std::path::Path;
@@ -107,6 +108,7 @@ pub fn doctor(options: &DoctorOptions) -> Result<ExitCode> {
     findings.push(trial::finding(file.as_ref()));
     findings.extend(driver::findings(root));
     findings.push(cupti::finding(root, driver::version(root).as_deref()));
+    findings.extend(sampling::finding(root));
     let mut scanner = Scanner::default();
     let found = scanner.scan(&Choice::default());
     findings.extend(processes::findings(&found, scanner.refused()));
