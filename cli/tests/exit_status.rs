@@ -6,20 +6,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{PARCAGPU, bpf_or_skip, fixture, parcagpu, skip};
+use common::{PARCAGPU, bpf_or_skip, fixture, lib, parcagpu, skip, stderr};
 use parcagpu_cli::options::help::EXIT_STATUS;
 
 const COMMANDS: [&str; 7] = [
     "trace", "top", "run", "record", "report", "status", "doctor",
 ];
-
-fn lib() -> &'static str {
-    fixture().lib.to_str().unwrap()
-}
-
-fn err(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
-}
 
 /// With single spaces: man pages and tables break lines elsewhere.
 fn squeezed(text: &str) -> String {
@@ -73,11 +65,11 @@ fn one_is_a_fault_on_the_way() {
     // Nobody is asked for anything: there was no room for the answer.
     for args in ["status", "doctor", "man", "completions bash"] {
         let out = shell(&format!("$PARCAGPU {args} > /dev/full"));
-        assert_eq!(out.status.code(), Some(1), "{args}: {}", err(&out));
+        assert_eq!(out.status.code(), Some(1), "{args}: {}", stderr(&out));
         assert!(
-            err(&out).contains("failed to write to stdout: "),
+            stderr(&out).contains("failed to write to stdout: "),
             "{args}: {}",
-            err(&out)
+            stderr(&out)
         );
         let out = shell(&format!("$PARCAGPU {args} | true; exit ${{PIPESTATUS[0]}}"));
         assert_ne!(
@@ -147,8 +139,12 @@ fn two_is_what_the_user_can_put_right() {
     ];
     for (args, expected) in cases {
         let out = parcagpu(&args);
-        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", err(&out));
-        assert!(err(&out).contains(expected), "{args:?}: {}", err(&out));
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", stderr(&out));
+        assert!(
+            stderr(&out).contains(expected),
+            "{args:?}: {}",
+            stderr(&out)
+        );
     }
 }
 
@@ -175,8 +171,8 @@ fn missing_rights_are_two_in_every_command() {
             .env("PARCAGPU_LIB", lib())
             .output()
             .unwrap();
-        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", err(&out));
-        let said = err(&out) + &String::from_utf8_lossy(&out.stdout);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", stderr(&out));
+        let said = stderr(&out) + &String::from_utf8_lossy(&out.stdout);
         assert!(said.contains("CAP_BPF, CAP_PERFMON"), "{args:?}: {said}");
         assert!(!Path::new(file).exists(), "{args:?}");
     }
@@ -218,14 +214,18 @@ fn a_command_has_the_say_unless_its_results_are_lost() {
             out.status.code(),
             Some(code),
             "{options}, {exit}: {}",
-            err(&out)
+            stderr(&out)
         );
-        assert!(err(&out).contains(said), "{options}, {exit}: {}", err(&out));
+        assert!(
+            stderr(&out).contains(said),
+            "{options}, {exit}: {}",
+            stderr(&out)
+        );
     }
     let gone = shell(&format!(
         "$PARCAGPU run -o /dev/stdout -- $APP preloaded {app} 'sleep 50' | true; exit ${{PIPESTATUS[0]}}"
     ));
-    assert_eq!(gone.status.code(), Some(0), "{}", err(&gone));
+    assert_eq!(gone.status.code(), Some(0), "{}", stderr(&gone));
     // A recording on a disk that is full; what fits into a page was written before the launches.
     let dir = tempfile::tempdir().unwrap();
     let full = |command: &str| {
@@ -240,7 +240,7 @@ fn a_command_has_the_say_unless_its_results_are_lost() {
             .env("APP", &fixture().app)
             .output()
             .unwrap();
-        let said = err(&out);
+        let said = stderr(&out);
         assert!(
             said.contains("No space left on device"),
             "{command}: {said}"

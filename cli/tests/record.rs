@@ -6,15 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{App, PATIENCE, View, bpf_or_skip, fixture, parcagpu};
+use common::{App, PATIENCE, View, bpf_or_skip, fixture, lib, parcagpu};
 use parcagpu_cli::recording::model::{RangeKind, Recording};
 use parcagpu_cli::recording::reader;
 use parcagpu_cli::text::{count, plural};
 use tempfile::TempDir;
-
-fn lib() -> &'static str {
-    fixture().lib.to_str().unwrap()
-}
 
 fn place() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{App, PARCAGPU, View, bpf_or_skip, fixture, of, parcagpu, skip};
+use common::{App, PARCAGPU, View, bpf_or_skip, fixture, of, parcagpu, skip, stderr};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -38,10 +38,6 @@ fn parcagpu_with(capabilities: &str, args: &[&str]) -> Output {
         .env("PARCAGPU_LIB", &fixture().lib)
         .output()
         .unwrap()
-}
-
-fn err(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
 /// Program and library where every user reaches them.
@@ -95,8 +91,8 @@ fn run_needs_bpf_and_perfmon() {
     let app = fixture().app.to_str().unwrap();
     let args = ["run", "--", app, "preloaded", "launch 3 100 k"];
     let out = parcagpu_with("bpf,perfmon", &args);
-    assert!(out.status.success(), "{}", err(&out));
-    assert!(err(&out).contains("all 3 launches"), "{}", err(&out));
+    assert!(out.status.success(), "{}", stderr(&out));
+    assert!(stderr(&out).contains("all 3 launches"), "{}", stderr(&out));
     for (held, missing) in [
         ("perfmon,sys_ptrace", "missing rights: CAP_BPF;"),
         ("bpf,sys_ptrace", "missing rights: CAP_PERFMON;"),
@@ -104,7 +100,7 @@ fn run_needs_bpf_and_perfmon() {
     ] {
         let out = parcagpu_with(held, &args);
         assert_eq!(out.status.code(), Some(2), "{held}");
-        assert!(err(&out).contains(missing), "{held}: {}", err(&out));
+        assert!(stderr(&out).contains(missing), "{held}: {}", stderr(&out));
     }
 }
 
@@ -122,11 +118,11 @@ fn views_of_other_users_processes_need_ptrace_too() {
     let pid = app.pid().to_string();
     for command in ["trace", "top"] {
         let out = parcagpu_with("bpf,perfmon", &[command, "--pid", &pid, "--seconds", "0"]);
-        assert_eq!(out.status.code(), Some(2), "{command}: {}", err(&out));
+        assert_eq!(out.status.code(), Some(2), "{command}: {}", stderr(&out));
         assert!(
-            err(&out).contains("CAP_SYS_PTRACE"),
+            stderr(&out).contains("CAP_SYS_PTRACE"),
             "{command}: {}",
-            err(&out)
+            stderr(&out)
         );
         let mut enough = with("bpf,perfmon,sys_ptrace", false);
         let view = View::of(enough.args([PARCAGPU, command, "--json", "--pid", &pid]));
@@ -151,14 +147,14 @@ fn views_of_other_users_processes_need_ptrace_too() {
     let file = file.to_str().unwrap();
     let record = ["record", "--output", file, "--pid", &pid, "--seconds", "0"];
     let out = parcagpu_with("bpf,perfmon", &record);
-    assert_eq!(out.status.code(), Some(2), "{}", err(&out));
-    assert!(err(&out).contains("CAP_SYS_PTRACE"), "{}", err(&out));
+    assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
+    assert!(stderr(&out).contains("CAP_SYS_PTRACE"), "{}", stderr(&out));
     let out = parcagpu_with("bpf,perfmon,sys_ptrace", &record);
-    assert!(out.status.success(), "{}", err(&out));
+    assert!(out.status.success(), "{}", stderr(&out));
     // All processes: what cannot be seen is told.
     let all = parcagpu_with("bpf,perfmon", &["trace", "--seconds", "0"]);
-    assert!(all.status.success(), "{}", err(&all));
-    assert!(err(&all).contains("CAP_SYS_PTRACE"), "{}", err(&all));
+    assert!(all.status.success(), "{}", stderr(&all));
+    assert!(stderr(&all).contains("CAP_SYS_PTRACE"), "{}", stderr(&all));
 }
 
 #[test]
@@ -174,12 +170,12 @@ fn status_needs_ptrace_for_other_users_and_nothing_for_ones_own() {
     let refused = parcagpu_with("bpf,perfmon", &args);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        err(&refused).contains("CAP_SYS_PTRACE"),
+        stderr(&refused).contains("CAP_SYS_PTRACE"),
         "{}",
-        err(&refused)
+        stderr(&refused)
     );
     let state = |out: &Output| {
-        assert!(out.status.success(), "{}", err(out));
+        assert!(out.status.success(), "{}", stderr(out));
         let json: Value = serde_json::from_slice(&out.stdout).unwrap();
         (json[0]["state"].clone(), json[0]["semaphores"].clone())
     };
@@ -191,7 +187,7 @@ fn status_needs_ptrace_for_other_users_and_nothing_for_ones_own() {
     assert_eq!(state(&own), expected);
     // Without a number: what cannot be seen is told.
     let all = with("", true).arg(&copy).arg("status").output().unwrap();
-    assert!(err(&all).contains("CAP_SYS_PTRACE"), "{}", err(&all));
+    assert!(stderr(&all).contains("CAP_SYS_PTRACE"), "{}", stderr(&all));
 }
 
 #[test]

@@ -1,19 +1,26 @@
 //! The fixture, the command under test, and when a test may be skipped.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use parcagpu_abi::status::{Counter, Status};
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod app;
 pub mod cuda;
+mod held;
+mod view;
+
+pub use app::App;
+pub use held::Held;
+pub use view::View;
 
 /// The command under test.
 pub const PARCAGPU: &str = env!("CARGO_BIN_EXE_parcagpu");
@@ -73,6 +80,11 @@ pub fn fixture() -> &'static Fixture {
         assert!(app.unwrap().success());
         fixture
     })
+}
+
+/// The fixture's library as an argument.
+pub fn lib() -> &'static str {
+    fixture().lib.to_str().unwrap()
 }
 
 fn status_defines() -> Vec<String> {
@@ -144,244 +156,19 @@ pub fn parcagpu(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A running view.
-pub struct View {
-    child: Child,
-    stderr: BufReader<std::process::ChildStderr>,
-    stdout: Option<std::thread::JoinHandle<String>>,
-    so_far: Arc<Mutex<String>>,
+/// Runs the app under `parcagpu run`.
+pub fn run(options: &[&str], commands: &[&str]) -> Output {
+    let app = fixture().app.to_str().unwrap();
+    let mut args = vec!["run", "--lib", lib()];
+    args.extend(options);
+    args.extend(["--", app, "preloaded"]);
+    args.extend(commands);
+    parcagpu(&args)
 }
 
-impl View {
-    /// Starts a view and waits until it is attached.
-    pub fn start(args: &[&str]) -> Self {
-        let mut command = Command::new(PARCAGPU);
-        // The default library of a view that is given none.
-        command.args(args).env("PARCAGPU_LIB", &fixture().lib);
-        Self::of(&mut command)
-    }
-
-    /// Starts one by a command and waits until it is attached.
-    pub fn of(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let so_far: Arc<Mutex<String>> = Arc::default();
-        let text = Arc::clone(&so_far);
-        let stdout = std::thread::spawn(move || {
-            let mut line = String::new();
-            while out.read_line(&mut line).unwrap() > 0 {
-                text.lock().unwrap().push_str(&line);
-                line.clear();
-            }
-            std::mem::take(&mut *text.lock().unwrap())
-        });
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("attached to ") {
-            line.clear();
-            assert_ne!(
-                stderr.read_line(&mut line).unwrap(),
-                0,
-                "ended before it was attached"
-            );
-        }
-        Self {
-            child,
-            stderr,
-            stdout: Some(stdout),
-            so_far,
-        }
-    }
-
-    /// What it says on stderr behind these words; waits for the line.
-    pub fn told(&mut self, before: &str) -> String {
-        loop {
-            let mut line = String::new();
-            let n = self.stderr.read_line(&mut line).unwrap();
-            assert_ne!(n, 0, "it ended without a line {before}");
-            if let Some(rest) = line.strip_prefix(before) {
-                return rest.trim_end().to_owned();
-            }
-        }
-    }
-
-    /// Waits until it has printed this, doing something meanwhile, which must not come faster than it prints.
-    pub fn await_text(&self, wanted: &str, mut meanwhile: impl FnMut()) {
-        let began = Instant::now();
-        while !self.so_far.lock().unwrap().contains(wanted) {
-            let so_far = self.so_far.lock().unwrap().clone();
-            assert!(began.elapsed() < PATIENCE, "no {wanted} in {so_far}");
-            meanwhile();
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Its number.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Asks it to end, as Ctrl-C does.
-    pub fn interrupt(&self) {
-        let pid = self.child.id().cast_signed();
-        // SAFETY: the child is ours and was not waited for.
-        unsafe { libc::kill(pid, libc::SIGINT) };
-    }
-
-    /// Ends it as Ctrl-C does; what it wrote to stdout and stderr since it attached.
-    pub fn end(mut self) -> (String, String) {
-        self.interrupt();
-        let mut rest = String::new();
-        self.stderr.read_to_string(&mut rest).unwrap();
-        let out = self.stdout.take().unwrap().join().unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-        (out, rest)
-    }
-
-    /// Waits until it ends by itself; what it wrote to stdout.
-    pub fn wait(mut self) -> String {
-        let began = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(began.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        self.stdout.take().unwrap().join().unwrap()
-    }
-
-    /// Ends it; its JSON lines and stderr.
-    pub fn end_json(self) -> (Vec<Value>, String) {
-        let (out, err) = self.end();
-        let lines = out
-            .lines()
-            .map(|l| serde_json::from_str(l).unwrap())
-            .collect();
-        (lines, err)
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        if self.stdout.is_some() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// The app, taking commands.
-pub struct App {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl App {
-    /// Starts the app with a library and waits until it is ready.
-    pub fn start(lib: &Path) -> Self {
-        let mut command = Command::new(&fixture().app);
-        command.arg(lib).arg("-");
-        Self::of(&mut command)
-    }
-
-    /// Starts it by a command and waits until it is ready.
-    pub fn of(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut app = Self {
-            child,
-            stdin,
-            stdout,
-        };
-        assert_eq!(app.line(), "ready");
-        app
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    /// Its number.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Gives a command and waits until it is done; what the app printed.
-    pub fn obey(&mut self, command: &str) -> String {
-        writeln!(self.stdin, "{command}").unwrap();
-        let mut said = String::new();
-        loop {
-            match self.line().as_str() {
-                "done" => return said,
-                "" => panic!("the app ended at {command:?}"),
-                line => said += line,
-            }
-        }
-    }
-
-    /// Gives a command and does not wait.
-    pub fn begin(&mut self, command: &str) {
-        writeln!(self.stdin, "{command}").unwrap();
-    }
-
-    /// Semaphores of cuda_correlation, activity_batch, kernel_executed and error.
-    pub fn semaphores(&mut self) -> Vec<u16> {
-        let said = self.obey("semaphores");
-        let numbers = said.strip_prefix("semaphores ").unwrap().split(' ');
-        numbers.map(|n| n.parse().unwrap()).collect()
-    }
-
-    /// Waits until somebody listens to PC samples.
-    pub fn await_consumer_of_samples(&mut self) {
-        let began = Instant::now();
-        while self.obey("listens") != "listens 1" {
-            assert!(began.elapsed() < PATIENCE, "nobody listens");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Waits until a consumer of ours listens: it attaches to errors after launches and kernels, so that these come
-    /// to it from now on.
-    pub fn await_consumer(&mut self) {
-        let began = Instant::now();
-        while self.semaphores()[3] == 0 {
-            assert!(began.elapsed() < PATIENCE, "{:?}", self.semaphores());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Waits until the semaphores have these values.
-    pub fn await_semaphores(&mut self, wanted: &[u16]) {
-        let began = Instant::now();
-        while self.semaphores() != wanted {
-            assert!(
-                began.elapsed() < PATIENCE,
-                "{:?} instead of {wanted:?}",
-                self.semaphores()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        // The semaphore rises before the consumer's program is in place.
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-impl Drop for App {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What a command said on stderr.
+pub fn stderr(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
 /// A copy of the fixture with an inode of its own.
