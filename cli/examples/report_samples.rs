@@ -1,7 +1,7 @@
 //! Writes every output of a recording made by hand into a folder: `report_samples DIR [KERNELS | hostile]`.
 //! For looking at them, and for `scripts/test-report`.
 
-#[path = "../tests/common/model.rs"]
+#[path = "../tests/common/model/mod.rs"]
 mod model;
 
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 #[path = "common/collector.rs"]
 mod collector;
 mod common;
-#[path = "common/model.rs"]
+#[path = "common/model/mod.rs"]
 mod model;
 #[path = "common/taken.rs"]
 mod taken;

@@ -1,33 +1,21 @@
 //! What `report` makes of recordings: the same GPU time everywhere, and nothing that a name could break.
 
-#[path = "common/model.rs"]
+#[path = "common/model/mod.rs"]
 mod model;
+#[path = "common/outputs.rs"]
+mod outputs;
+#[path = "common/perfetto.rs"]
+mod perfetto;
 #[path = "common/protobuf.rs"]
 mod protobuf;
-#[path = "common/tape.rs"]
-mod tape;
 
-use std::collections::HashMap;
-use std::io::Read;
-use std::path::Path;
-use std::process::{Command, Output};
-
+use outputs::{made, page_data, page_slices, pprof, pprof_sums, text};
 use parcagpu_cli::recording::model::Recording;
-use parcagpu_cli::recording::writer::{Beginning, Writer};
-use parcagpu_cli::report::{Format, write};
+use parcagpu_cli::report::Format;
 use parcagpu_cli::text::{count, duration};
+use perfetto::trace;
 use protobuf::{all, field, packed};
 use serde_json::Value;
-
-fn made(rec: &Recording, format: Format) -> Vec<u8> {
-    let mut out = Vec::new();
-    write(rec, format, 0, &mut out).unwrap();
-    out
-}
-
-fn text(rec: &Recording, format: Format) -> String {
-    String::from_utf8(made(rec, format)).unwrap()
-}
 
 /// Written down a second time, so that a mistake in the one is not a mistake in the other.
 fn gpu_time(rec: &Recording) -> u128 {
@@ -38,140 +26,6 @@ fn gpu_time(rec: &Recording) -> u128 {
         }
     }
     sum
-}
-
-fn pprof(rec: &Recording) -> Vec<u8> {
-    let mut profile = Vec::new();
-    flate2::read::GzDecoder::new(&made(rec, Format::Pprof)[..])
-        .read_to_end(&mut profile)
-        .unwrap();
-    profile
-}
-
-/// Sum of each value over all samples of a profile.
-fn pprof_sums(rec: &Recording) -> [u128; 3] {
-    let mut sums = [0; 3];
-    for sample in all(&pprof(rec), 2) {
-        let values = packed(field(sample.bytes(), 2).unwrap().bytes());
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += u128::from(value);
-        }
-    }
-    sums
-}
-
-/// The data beside the page.
-fn page_data(html: &str) -> Value {
-    let from = html.split("id=\"data\">").nth(1).unwrap();
-    serde_json::from_str(from.split("</script>").next().unwrap()).unwrap()
-}
-
-/// Slices of the page's timeline: (kind of lane, start in it, duration).
-fn page_slices(html: &str) -> Vec<(String, u64, Option<u64>)> {
-    use base64::Engine;
-    let data = page_data(html);
-    let from = html.split("id=\"items\">").nth(1).unwrap();
-    let packed_text = from.split("</script>").next().unwrap();
-    let bytes = base64::engine::general_purpose::STANDARD
-        .decode(packed_text)
-        .unwrap();
-    let numbers = packed(&bytes);
-    let mut numbers = numbers.chunks_exact(4);
-    let mut out = Vec::new();
-    for lane in data["timeline"]["lanes"].as_array().unwrap() {
-        let mut start = 0;
-        for _ in 0..lane["n"].as_u64().unwrap() {
-            let slice = numbers.next().unwrap();
-            start += slice[0];
-            let kind = lane["kind"].as_str().unwrap().to_owned();
-            out.push((kind, start, slice[1].checked_sub(1)));
-        }
-    }
-    assert!(numbers.next().is_none());
-    out
-}
-
-/// What a Perfetto trace says, checked for what its reader takes for granted.
-#[derive(Default)]
-struct Trace {
-    /// By category.
-    time: HashMap<String, u128>,
-    slices: HashMap<String, u64>,
-    /// Ends of arrows by number: (category, time), in order.
-    arrows: HashMap<u64, Vec<(String, u64)>>,
-    texts: Vec<String>,
-}
-
-fn trace(rec: &Recording) -> Trace {
-    let bytes = made(rec, Format::Perfetto);
-    let mut trace = Trace::default();
-    let mut names: HashMap<(u64, u64), String> = HashMap::new();
-    let mut tracks: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
-    let mut last = 0;
-    for packet in all(&bytes, 1) {
-        let packet = packet.bytes();
-        if let Some(interned) = field(packet, 12) {
-            for (kind, text) in protobuf::fields(interned.bytes()) {
-                let iid = field(text.bytes(), 1).unwrap().number();
-                let text = field(text.bytes(), 2).unwrap().text().to_owned();
-                trace.texts.push(text.clone());
-                assert!(names.insert((kind, iid), text).is_none(), "told twice");
-            }
-        }
-        if let Some(descriptor) = field(packet, 60) {
-            let uuid = field(descriptor.bytes(), 1).unwrap().number();
-            if let Some(parent) = field(descriptor.bytes(), 5) {
-                assert!(
-                    tracks.contains_key(&parent.number()),
-                    "a track before its parent"
-                );
-            }
-            assert!(tracks.insert(uuid, Vec::new()).is_none());
-        }
-        let Some(event) = field(packet, 11).map(protobuf::Value::bytes) else {
-            continue;
-        };
-        let time = field(packet, 8).unwrap().number();
-        assert!(time >= last, "events in order of time");
-        last = time;
-        let track = field(event, 11).unwrap().number();
-        let open = tracks.get_mut(&track).expect("a described track");
-        match field(event, 9).unwrap().number() {
-            2 => {
-                let (category, start) = open.pop().expect("an end has a begin");
-                *trace.time.entry(category).or_default() += u128::from(time - start);
-            }
-            kind => {
-                let category = names[&(1, field(event, 3).unwrap().number())].clone();
-                assert!(names.contains_key(&(2, field(event, 10).unwrap().number())));
-                for note in all(event, 4) {
-                    let note = note.bytes();
-                    assert!(names.contains_key(&(3, field(note, 1).unwrap().number())));
-                    if let Some(iid) = field(note, 17) {
-                        assert!(names.contains_key(&(29, iid.number())));
-                    }
-                }
-                for flow in all(event, 47) {
-                    let ends = trace.arrows.entry(flow.number()).or_default();
-                    ends.push((category.clone(), time));
-                }
-                if category.ends_with("kernel") || category == "launch" {
-                    assert!(
-                        open.is_empty(),
-                        "{category} slices of a track do not overlap"
-                    );
-                }
-                *trace.slices.entry(category.clone()).or_default() += 1;
-                if kind == 1 {
-                    open.push((category, time));
-                }
-            }
-        }
-    }
-    for open in tracks.into_values().flatten() {
-        assert_eq!(open.0, "nvtx", "only ranges stay open");
-    }
-    trace
 }
 
 fn assert_same_time_everywhere(rec: &Recording) {
@@ -487,98 +341,4 @@ fn nothing_gives_an_empty_report() {
     let told = text(&rec, Format::Text);
     assert!(told.contains("GPU time 0 ns in 0 kernel records"));
     assert!(told.contains("no process with the library was seen") && !told.contains("SHARE"));
-}
-
-fn parcagpu(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_parcagpu"))
-        .current_dir(dir)
-        .args(args)
-        .output()
-        .unwrap()
-}
-
-#[test]
-fn the_command_reads_a_file_and_writes_by_the_name_of_the_output() {
-    let dir = tempfile::tempdir().unwrap();
-    tape::write(&dir.path().join("run.pgpu"));
-    let told = parcagpu(dir.path(), &["report", "run.pgpu"]);
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(
-        told.contains("7.00 us") && told.contains("vectorAdd(float const*"),
-        "{told}"
-    );
-    assert!(told.contains("1 of 4 launches"), "{told}");
-    for (name, begins) in [
-        ("out.html", &b"<!doctype html>"[..]),
-        ("out.svg", b"<?xml"),
-        ("out.pb.gz", &[0x1f, 0x8b]),
-        ("out.pftrace", b"\n"),
-        ("out.jsonl", b"{\"type\":\"recording\""),
-        ("out.folded", b"# sampled: 1 of 4"),
-    ] {
-        let run = parcagpu(dir.path(), &["report", "run.pgpu", "-o", name]);
-        assert!(run.status.success(), "{run:?}");
-        let made = std::fs::read(dir.path().join(name)).unwrap();
-        assert!(made.starts_with(begins), "{name}");
-    }
-    let piped = parcagpu(
-        dir.path(),
-        &["report", "run.pgpu", "--format", "pprof", "-o", "-"],
-    );
-    assert!(piped.stdout.starts_with(&[0x1f, 0x8b]));
-}
-
-#[test]
-fn what_cannot_be_read_or_written_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    tape::write(&dir.path().join("run.pgpu"));
-    std::fs::write(dir.path().join("no"), "not a recording").unwrap();
-    for file in ["no", "absent"] {
-        let run = parcagpu(dir.path(), &["report", file]);
-        assert!(!run.status.success());
-        assert!(String::from_utf8(run.stderr).unwrap().contains(file));
-    }
-    std::os::unix::fs::symlink("elsewhere", dir.path().join("link.html")).unwrap();
-    let run = parcagpu(dir.path(), &["report", "run.pgpu", "-o", "link.html"]);
-    assert_eq!(run.status.code(), Some(2));
-    assert!(!dir.path().join("elsewhere").exists());
-}
-
-/// A recorder that was killed at once leaves its beginning, or less.
-#[test]
-fn what_is_there_of_a_recording_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("cut.pgpu");
-    let about = Beginning {
-        command: "./app --fast".to_owned(),
-        ..Beginning::default()
-    };
-    let file = std::fs::File::create(&path).unwrap();
-    let mut w = Writer::new(file, &about).unwrap();
-    w.clock(50, 1_000, 4);
-    w.flush().unwrap();
-    let report = |format: &str| {
-        let run = parcagpu(dir.path(), &["report", "cut.pgpu", "--format", format]);
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        (run.status.success(), text(&run.stdout), text(&run.stderr))
-    };
-    let (done, told, _) = report("text");
-    assert!(
-        done && told.starts_with("recording of ./app --fast, 0 ns\n"),
-        "{told}"
-    );
-    assert!(
-        told.contains("the recorder was killed") && told.contains("before any event"),
-        "{told}"
-    );
-    let bytes = std::fs::read(&path).unwrap();
-    for length in [0, 7, 16, 30] {
-        std::fs::write(&path, &bytes[..length]).unwrap();
-        let (done, told, err) = report("html");
-        assert!(!done && told.is_empty());
-        assert!(
-            err.contains("cut.pgpu") && err.contains("the recorder ended before"),
-            "{err}"
-        );
-    }
 }
