@@ -2,7 +2,7 @@
 //!
 //! A container is a header and entries, one per architecture and kind. The layout is not documented by
 //! NVIDIA; what is used here was compared with the output of the real `fatbinary` tool
-//! (`tests/tests/cubin_images.rs`). What the driver makes of PTX, of compressed entries and of code that it has
+//! (`tests/tests/cubin_fatbins.rs`). What the driver makes of PTX, of compressed entries and of code that it has
 //! to link only CUPTI can show; they are read as far as it takes to know that the driver takes one of them.
 
 use super::image::{self, Bad};
