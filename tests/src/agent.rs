@@ -3,13 +3,12 @@
 //! Owned by one thread, which polls. Dropping it detaches.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::agent_code::{Code, Told};
-use crate::cut_short;
+use crate::cut_short::{self, Error};
 use crate::program::{Running, WATCHDOG};
 use anyhow::{Context, Result};
 use libbpf_rs::{
@@ -278,17 +277,14 @@ impl Agent {
         events
     }
 
-    /// Distinct errors that were told: code, component, message. Not that an end was cut short.
-    pub fn errors(&self) -> BTreeSet<(i32, String, String)> {
-        let mut errors = self.all_errors();
-        errors.retain(|error| error.1 != cut_short::COMPONENT);
-        errors
+    /// Distinct errors that were told, in their order. Not that an end was cut short.
+    pub fn errors(&self) -> Vec<Error> {
+        cut_short::without(self.all_errors())
     }
 
     /// Whether a program said that its end came before everything was delivered.
     pub fn cut_short(&self) -> bool {
-        let errors = self.all_errors();
-        errors.iter().any(|e| e.1 == cut_short::COMPONENT)
+        cut_short::is_among(&self.all_errors())
     }
 
     /// Asserts that so many kernel records came, or fewer if an end was cut short.
@@ -298,13 +294,8 @@ impl Agent {
     }
 
     /// All distinct errors.
-    pub fn all_errors(&self) -> BTreeSet<(i32, String, String)> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let told = self.of(Kind::Error).into_iter().map(|e| {
-            let message = e.name.expect("the message can be read");
-            (e.code, text(&e.component), text(&message))
-        });
-        told.collect()
+    pub fn all_errors(&self) -> Vec<Error> {
+        errors(&self.events())
     }
 
     /// What was lost.
@@ -334,6 +325,20 @@ impl Agent {
             .expect("the key is inside");
         u64::from_le_bytes(value.try_into().expect("8 bytes"))
     }
+}
+
+/// Distinct errors among events, in their order: they are told again for consumers that come late.
+pub fn errors(events: &[Event]) -> Vec<Error> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut errors = Vec::new();
+    for event in events.iter().filter(|e| e.kind == Kind::Error) {
+        let message = event.name.as_deref().expect("the message can be read");
+        let error = (event.code.into(), text(&event.component), text(message));
+        if !errors.contains(&error) {
+            errors.push(error);
+        }
+    }
+    errors
 }
 
 fn map<'a>(object: &'a Object, name: &str) -> libbpf_rs::Map<'a> {

@@ -5,11 +5,25 @@ use std::time::Duration;
 
 use crate::program::Ended;
 
+/// An error event as consumers read it: code, component, message.
+pub type Error = (i64, String, String);
+
 /// The component of the error that says so.
-pub const COMPONENT: &str = "exit";
+const COMPONENT: &str = "exit";
 
 /// The shortest of the waits before it is told.
 const WAITED: Duration = Duration::from_millis(250);
+
+/// Whether one of these says that an end came before everything was delivered.
+pub fn is_among(errors: &[Error]) -> bool {
+    errors.iter().any(|error| error.1 == COMPONENT)
+}
+
+/// All but those that say so.
+pub fn without(mut errors: Vec<Error>) -> Vec<Error> {
+    errors.retain(|error| error.1 != COMPONENT);
+    errors
+}
 
 /// Asserts that a program which was cut short had been waited for.
 #[track_caller]

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use parcagpu_abi::status::State;
 
-use crate::agent::{Agent, Event, Kind, Options};
+use crate::agent::{self, Agent, Event, Kind, Options};
 use crate::artefacts;
 use crate::block;
 use crate::compare::{self, Run};
-use crate::cut_short;
+use crate::cut_short::{self, Error};
 use crate::lab::{Lab, Mode};
 use crate::mock_log::{self, Call};
 use crate::program::Program;
@@ -345,31 +345,18 @@ impl Told {
         launches.map(|e| e.code).collect()
     }
 
-    /// Different errors, as (code, component, message), in their order. They are told again for
-    /// consumers that come late. Not that an end was cut short.
-    pub fn errors(&self) -> Vec<(i64, String, String)> {
-        let mut errors = self.all_errors();
-        errors.retain(|error| error.1 != cut_short::COMPONENT);
-        errors
+    /// Distinct errors, in their order. Not that an end was cut short.
+    pub fn errors(&self) -> Vec<Error> {
+        cut_short::without(self.all_errors())
     }
 
     /// Whether a program said that its end came before everything was delivered.
     pub fn cut_short(&self) -> bool {
-        let errors = self.all_errors();
-        errors.iter().any(|e| e.1 == cut_short::COMPONENT)
+        cut_short::is_among(&self.all_errors())
     }
 
-    fn all_errors(&self) -> Vec<(i64, String, String)> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut errors = Vec::new();
-        for event in self.events.iter().filter(|e| e.kind == Kind::Error) {
-            let message = event.name.as_deref().map(text).unwrap_or_default();
-            let error = (i64::from(event.code), text(&event.component), message);
-            if !errors.contains(&error) {
-                errors.push(error);
-            }
-        }
-        errors
+    fn all_errors(&self) -> Vec<Error> {
+        agent::errors(&self.events)
     }
 }
 
@@ -416,14 +403,14 @@ impl Seen {
 
     /// Asserts that one error was told whose message has this text, and gives it.
     #[track_caller]
-    pub fn one_error(&self, text: &str) -> (i64, String, String) {
+    pub fn one_error(&self, text: &str) -> Error {
         one_error(&self.events, text)
     }
 }
 
 /// The one error event whose message contains a text.
 #[track_caller]
-pub fn one_error(events: &Told, text: &str) -> (i64, String, String) {
+pub fn one_error(events: &Told, text: &str) -> Error {
     let errors = events.errors();
     let fitting: Vec<_> = errors.iter().filter(|e| e.2.contains(text)).collect();
     assert_eq!(fitting.len(), 1, "errors with {text:?}: {errors:?}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::artefacts;
-use crate::cut_short;
+use crate::cut_short::{self, Error};
 use crate::lab::Lab;
 use crate::program::{Program, Running, WATCHDOG};
 
@@ -124,20 +124,17 @@ impl Events {
             .collect()
     }
 
-    /// Error events, as (code, component, message). Not that an end was cut short.
-    pub fn errors(&self) -> Vec<(i64, String, String)> {
-        let mut errors = self.all_errors();
-        errors.retain(|error| error.1 != cut_short::COMPONENT);
-        errors
+    /// Error events. Not that an end was cut short.
+    pub fn errors(&self) -> Vec<Error> {
+        cut_short::without(self.all_errors())
     }
 
     /// Whether a program said that its end came before everything was delivered.
     pub fn cut_short(&self) -> bool {
-        let errors = self.all_errors();
-        errors.iter().any(|e| e.1 == cut_short::COMPONENT)
+        cut_short::is_among(&self.all_errors())
     }
 
-    fn all_errors(&self) -> Vec<(i64, String, String)> {
+    fn all_errors(&self) -> Vec<Error> {
         self.of("error")
             .map(|e| {
                 let text = |key: &str| e[key].as_str().unwrap_or_default().to_owned();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parcagpu_abi::status::State;
 use parcagpu_tests::artefacts::sim;
 use parcagpu_tests::block;
+use parcagpu_tests::cut_short::Error;
 use parcagpu_tests::full;
 use parcagpu_tests::hosts::{Case, Consumer, Seen, compile, lab, one_error};
 use parcagpu_tests::lab::{Lab, Mode};
@@ -383,7 +384,7 @@ fn race() {
             }
             let told = consumer.end();
             seen += told.launches().len();
-            let turn = |e: &(i64, String, String)| e.0 == 39 && e.1 == "yield";
+            let turn = |e: &Error| e.0 == 39 && e.1 == "yield";
             others.extend(told.errors().into_iter().filter(|e| !turn(e)));
             std::thread::sleep(Duration::from_millis(120));
         }

@@ -5,13 +5,11 @@ use std::time::Duration;
 use parcagpu_abi::status::Counter;
 use parcagpu_tests::agent::{Agent, Options};
 use parcagpu_tests::block;
+use parcagpu_tests::cut_short::Error;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::need;
 
 const SHORT: Duration = Duration::from_secs(10);
-
-/// Code, component and message.
-type Told = (i32, String, String);
 
 fn agent(lab: &Lab) -> Agent {
     Agent::parca(&lab.library(), -1, Options::default()).unwrap()
@@ -43,7 +41,7 @@ fn environment() {
                 .ok();
             let told = consumer.errors();
             let shown = &value[..value.len().min(20)];
-            let matching: Vec<&Told> = told.iter().filter(|t| t.2.contains(shown)).collect();
+            let matching: Vec<&Error> = told.iter().filter(|t| t.2.contains(shown)).collect();
             assert_eq!(matching.len(), 1, "{variable}={shown}: {told:?}");
             let (code, component, message) = matching[0];
             assert_eq!((*code, component.as_str()), (0, "configuration"));

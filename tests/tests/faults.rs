@@ -10,7 +10,7 @@ use parcagpu_abi::status::State;
 use parcagpu_tests::agent::{Agent, Kind, Losses, Options};
 use parcagpu_tests::block::{self, wait_state};
 use parcagpu_tests::compare;
-use parcagpu_tests::cut_short;
+use parcagpu_tests::cut_short::{self, Error};
 use parcagpu_tests::full;
 use parcagpu_tests::lab::{Lab, Mode};
 use parcagpu_tests::mock_log::{self, count};
@@ -23,16 +23,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Some launches after the other, with time for our thread in between.
 const WORDS: &str = "streams 2 init repeat 20 launch 10 sleep 50 end launch 100 graph 3 replay 10 sync count exit 9";
 
-/// Code, component and message.
-type Told = (i32, String, String);
-
 fn agent(lab: &Lab) -> Agent {
     Agent::parca(&lab.library(), -1, Options::default()).unwrap()
 }
 
 /// What a faulty run told and called.
 struct Faulty {
-    errors: BTreeSet<Told>,
+    errors: Vec<Error>,
     calls: Vec<mock_log::Call>,
     launches: usize,
     records: usize,
@@ -59,7 +56,7 @@ fn run(lab: &Lab, mode: Mode, more: impl Fn(Program) -> Program) -> Faulty {
 
 /// Exactly one error was told, with this code and these words in its message.
 #[track_caller]
-fn assert_one(errors: &BTreeSet<Told>, code: i32, words: &[&str]) {
+fn assert_one(errors: &[Error], code: i64, words: &[&str]) {
     assert_eq!(errors.len(), 1, "{errors:?}");
     let (told, _, message) = errors.first().expect("there is one");
     assert_eq!(*told, code, "{message}");
