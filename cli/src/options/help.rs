@@ -82,7 +82,9 @@ not known.
 TERM=dumb gets lines, NO_COLOR=1 no colours.
 
 CALLS counts kernel records. A record without times counts as a call, never in TOTAL or MEAN. \
-\"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample.
+\"1,240 of 310,000 launches\" says how many launches were sampled: shares are then of the sample. \
+Each thread is sampled at most so many times a second, so kernels of a thread of many launches have too small a share \
+beside those of one of few.
 
 With --listen, as long as it runs (Ctrl-C, or --seconds, ends it), by pid and comm, all of it behind \
 parcagpu_:
@@ -188,7 +190,9 @@ Examples:
 The format is the one of --format, else that of OUT's ending: .txt, .html, .pftrace, .pb.gz, \
 .folded, .svg, .jsonl. GPU time is the sum over kernels, so kernels side by side count both; it is \
 the same in all formats. A kernel record without times counts as a call and never as time. Each \
-output says first what share of the launches was sampled: of a sample, sums are of the sample.
+output says first what share of the launches was sampled: of a sample, sums are of the sample. \
+Limits are for a thread and a second, so kernels of a thread, or a time, of many launches have too small a share in \
+it beside those of one of few; a recording of a command (record -- COMMAND) has every launch.
 Shares of PC samples are of all that are shown, waiting or not, here and in top.
 
 --otlp sends the recording to an OpenTelemetry collector in one request (protobuf, gzip) to URL, or \

@@ -36,6 +36,10 @@ pub struct Coverage {
     pub losses: Vec<(String, u64)>,
 }
 
+/// Limits are for a thread and a second, so one launch in ten may be sampled here and all of them there.
+const NOT_ALIKE: &str = "each thread is sampled at most so many times a second: kernels of a thread, or a time, \
+                         of many launches have too small a share beside those of one of few";
+
 impl Coverage {
     /// Of a whole recording.
     pub fn of(rec: &Recording) -> Self {
@@ -116,6 +120,9 @@ impl Coverage {
     pub fn notes(&self, view: &View<'_>) -> Vec<String> {
         let rec = view.rec;
         let mut notes = vec![self.sentence()];
+        if self.seen != Some(self.sampled) && self.sampled > 0 {
+            notes.push(NOT_ALIKE.to_owned());
+        }
         if rec.processes.len() > 1 {
             for (i, p) in (0..).zip(&rec.processes) {
                 if !p.is_whole() && notes.len() <= 20 {
