@@ -66,8 +66,15 @@ fn samples_have_the_shares_of_the_kernels() {
     for later in [false, true] {
         let before = launched();
         let trace = Trace::attach(&lab, &[host.pid()]);
-        trace.until("samples of both kernels", |events| {
-            samples_among(events) >= 20_000
+        // Who comes to a running program is told what samples mean a look or two after the first of them.
+        trace.until("samples of both kernels, and what they mean", |events| {
+            let told = |probe: &str| events.iter().filter(|e| e["probe"] == probe).count();
+            let meaning = [
+                ("stall_reason_map", 1),
+                ("gpu_config", 1),
+                ("cubin_loaded", 2),
+            ];
+            samples_among(events) >= 20_000 && meaning.iter().all(|(probe, n)| told(probe) >= *n)
         });
         let events = trace.end();
         let kernels = launched() - before;
