@@ -83,11 +83,15 @@ impl<T> Sheltered<T> {
         let Some(copy) = self.chosen() else {
             return Tried::UsedUp;
         };
-        match copy.try_lock() {
-            Ok(guard) => Tried::Got(guard),
-            Err(TryLockError::Poisoned(e)) => Tried::Got(e.into_inner()),
-            Err(TryLockError::WouldBlock) => Tried::Busy,
+        let guard = match copy.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return Tried::Busy,
+        };
+        if self.given_up.load(Ordering::Relaxed) {
+            self.given_up.store(false, Ordering::Relaxed);
         }
+        Tried::Got(guard)
     }
 
     /// Locks it, if nobody has it.
@@ -116,10 +120,7 @@ impl<T> Sheltered<T> {
         let mut patience = Patience::new(LIMIT);
         loop {
             match self.attempt() {
-                Tried::Got(guard) => {
-                    self.given_up.store(false, Ordering::Relaxed);
-                    return Some(guard);
-                }
+                Tried::Got(guard) => return Some(guard),
                 Tried::UsedUp => return None,
                 Tried::Busy if self.given_up.load(Ordering::Relaxed) || patience.is_over() => {
                     self.given_up.store(true, Ordering::Relaxed);
@@ -285,6 +286,19 @@ mod tests {
             assert!(began.elapsed() < 100 * LIMIT);
         });
         assert!(LOCK.lock().is_some());
+    }
+
+    /// Whoever made others wait in vain is gone, or was slow once: the next one is waited for again.
+    #[test]
+    fn after_a_wait_in_vain_somebody_is_waited_for_again() {
+        static LOCK: Sheltered<u32> = Sheltered::new();
+        while_held(&LOCK, || assert!(LOCK.lock().is_none()));
+        assert!(LOCK.lock().is_some());
+        while_held(&LOCK, || {
+            let began = Instant::now();
+            assert!(LOCK.lock().is_none());
+            assert!(began.elapsed() >= LIMIT / 2, "nobody waited");
+        });
     }
 
     #[test]
