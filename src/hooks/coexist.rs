@@ -287,11 +287,13 @@ impl Handler<(), CUptiResult> for Finalize {
         Next::Call((), (!is_ours()).then(step_aside_at_end))
     }
 
-    unsafe fn after(wished: Option<bool>, (): (), _result: CUptiResult) {
+    unsafe fn after(wished: Option<bool>, (): (), result: CUptiResult) {
         if let Some(wished) = wished {
-            holder::finalized();
-            if let Some(session) = session::get() {
-                session.finalized();
+            if result == CUPTI_SUCCESS {
+                holder::finalized();
+                if let Some(session) = session::get() {
+                    session.finalized();
+                }
             }
             Wish::end(wished);
             watch::look_soon();

@@ -235,6 +235,46 @@ fn finalized_by_the_program() {
     assert!(events.launches().len() > 50, "{}", events.launches().len());
 }
 
+/// CUPTI refuses to be finalised: what it samples it samples still, and it is not asked to begin anew.
+#[test]
+fn a_finalisation_that_is_refused_ends_nothing() {
+    if !need::bpf("a_finalisation_that_is_refused_ends_nothing") {
+        return;
+    }
+    let lab = Lab::new();
+    let log = lab.file("calls");
+    let tool = compile(&lab, "coexist/tool.c", "tool", &[]);
+    let trace = pc_common::attach(&lab);
+    let launches = "repeat 20 launch 1 sync sleep 20 end";
+    let words = format!("init {launches} load libcupti.so.13 gate finalize gate {launches} gate");
+    let program = lab.program(Mode::Preload, tool).words(&words);
+    let mut host = sampled(program)
+        .env("MOCK_LOG", &log)
+        .env("MOCK_FAIL", "cuptiFinalize=1")
+        .env(
+            "PARCAGPU_CUPTI_PATH",
+            artefacts::sim().join("libcupti.so.13"),
+        )
+        .start();
+    host.wait_gate(1);
+    trace.until("samples", |events| told(events, "pc_sample_batch"));
+    host.open_gate(1);
+    host.wait_gate(2);
+    block::wait_state(host.pid(), &lab.library(), State::Active);
+    block::wait_looks(host.pid(), &lab.library());
+    let before = trace.so_far().len();
+    host.open_gate(2);
+    host.wait_gate(3);
+    trace.until("samples again", |events| {
+        told(&events[before..], "pc_sample_batch")
+    });
+    host.open_gate(3);
+    host.wait(SHORT).ok();
+    let calls = mock_log::read(&log);
+    assert_eq!(mock_log::count(&calls, "cuptiFinalize"), 1);
+    assert_eq!(mock_log::count(&calls, "cuptiPCSamplingEnable"), 1);
+}
+
 /// A tool has CUPTI where no hook sees it, and the driver is initialised then: what it has on stays on.
 #[test]
 fn a_tool_that_nobody_saw_keeps_its_records() {
