@@ -21,7 +21,7 @@ use crate::hooks::{self, holder};
 use crate::patience::Patience;
 use crate::sampling::launch::Sampler;
 use crate::sampling::switch::Activity;
-use crate::{clock, errors, pc};
+use crate::{clock, pc};
 
 /// Longest time that a launch takes to switch kernel activity.
 const SWITCHING: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ pub fn flush_forced() {
         return;
     };
     if let Err(error) = api.flush_all(ACTIVITY_FLUSH_FORCED) {
-        errors::report(error.code as i32, "cupti", &error.to_string());
+        error.tell("cupti");
     }
 }
 
@@ -116,7 +116,7 @@ impl Session {
 
     /// From now on no call goes to CUPTI: one more, and it would finalise itself beside launches of the program.
     pub fn lose_cupti(&self) {
-        self.lost.store(true, Ordering::Release);
+        self.lost.store(true, Ordering::SeqCst);
         self.set_active(false);
     }
 
@@ -149,8 +149,12 @@ impl Session {
 
     /// Lets callbacks and launch hooks be served, or not.
     pub fn set_active(&self, active: bool) {
-        self.active.store(active, Ordering::Release);
+        self.active.store(active, Ordering::SeqCst);
         hooks::want(hooks::SAMPLE, active);
+        // Lost by another thread while this one was on its way: that one has said no already.
+        if active && self.lost.load(Ordering::SeqCst) {
+            self.set_active(false);
+        }
     }
 
     /// Switches kernel activity on for good: once PCs of a context are sampled, CUPTI goes on with kernel
@@ -248,7 +252,7 @@ impl Session {
             return Ok(false);
         }
         failures.store(0, Ordering::Relaxed);
-        errors::report(error.code as i32, "cupti", &error.to_string());
+        error.tell("cupti");
         Err(error)
     }
 }

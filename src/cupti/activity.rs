@@ -20,7 +20,7 @@ use crate::hooks::holder;
 use crate::sampling::correlation::Verdict;
 use crate::sampling::deliver::Batch;
 use crate::session::{self, Session};
-use crate::{clock, entry, errors, lifecycle, probes, status};
+use crate::{clock, entry, lifecycle, probes, status};
 
 /// CUPTI asks for a buffer.
 pub const REQUEST: BufferRequestFunc = request;
@@ -69,20 +69,27 @@ unsafe extern "C" fn complete(
         return;
     }
     entry::barrier((), || {
-        let Some((session, api)) = session::get().and_then(|s| Some((s, s.api()?))) else {
+        let Some(session) = session::get() else {
             return;
         };
+        // Not there once CUPTI has ended itself, which gives buffers back then.
+        let api = session.api();
         // Where kernel activity cannot be switched off, records come that nobody wants.
-        if !session.kernels_are_pinned() || probes::kernels_wanted() {
+        if let Some(api) = api
+            && (!session.kernels_are_pinned() || probes::kernels_wanted())
+        {
             // SAFETY: a buffer of ours that CUPTI just completed.
             unsafe { walk(session, api, buffer, valid.min(BUFFER_SIZE)) };
         }
         // Counted before it is given back, so that what is out is never understated.
         status::block().add(Counter::BuffersReturned, 1);
         session.pool.give_back(buffer);
-        match api.num_dropped(context, stream) {
-            Ok(dropped) => status::block().add(Counter::RecordsDroppedByCupti, dropped as u64),
-            Err(error) => errors::report(error.code as i32, "cupti", &error.to_string()),
+        match api.map(|api| api.num_dropped(context, stream)) {
+            Some(Ok(dropped)) => {
+                status::block().add(Counter::RecordsDroppedByCupti, dropped as u64)
+            }
+            Some(Err(error)) => error.tell("cupti"),
+            None => {}
         }
     });
 }
@@ -101,7 +108,7 @@ unsafe fn walk(session: &Session, api: &Api, buffer: *mut u8, valid: usize) {
             Ok(true) => {}
             Ok(false) => break,
             Err(error) => {
-                errors::report(error.code as i32, "cupti", &error.to_string());
+                error.tell("cupti");
                 break;
             }
         }

@@ -13,7 +13,9 @@ use super::sys::{
     ACTIVITY_KIND_CONCURRENT_KERNEL, API_VERSION_11_8, BufferCompleteFunc, BufferRequestFunc,
     CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
+use crate::errors;
 use crate::pc::api::Functions;
+use crate::session::{self, Session};
 
 /// How often a callback that is refused is asked for again.
 const INSISTING: u32 = 5;
@@ -23,12 +25,32 @@ const INSISTING: u32 = 5;
 pub struct CuptiError {
     /// The function.
     pub function: &'static str,
-    /// Its result.
+    /// Its result; [`NOT_CALLED`] where there is none.
     pub code: CUptiResult,
+}
+
+/// No code of CUPTI's: the call was not made, since CUPTI has ended itself, which was told.
+pub const NOT_CALLED: CUptiResult = CUptiResult::MAX;
+
+impl CuptiError {
+    /// Tells it, if it is CUPTI's.
+    pub fn tell(self, component: &str) {
+        self.tell_as(component, &self.to_string());
+    }
+
+    /// The same in other words.
+    pub fn tell_as(self, component: &str, message: &str) {
+        if self.code != NOT_CALLED {
+            errors::report(self.code as i32, component, message);
+        }
+    }
 }
 
 impl fmt::Display for CuptiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.code == NOT_CALLED {
+            return write!(f, "{} is not called: CUPTI has ended itself", self.function);
+        }
         let name = result::name(self.code);
         write!(f, "{} failed: {name} ({})", self.function, self.code)
     }
@@ -179,14 +201,16 @@ impl Api {
     pub fn subscribe(&self, callback: CallbackFunc) -> Result<SubscriberHandle, CuptiError> {
         let mut handle = SubscriberHandle(std::ptr::null_mut());
         // SAFETY: writes the handle; the callback is a function of ours, which is never unmapped.
-        let code = unsafe { (self.symbols.subscribe)(&mut handle, callback, std::ptr::null_mut()) };
-        check("cuptiSubscribe", code).map(|()| handle)
+        call("cuptiSubscribe", || unsafe {
+            (self.symbols.subscribe)(&mut handle, callback, std::ptr::null_mut())
+        })
+        .map(|()| handle)
     }
 
     /// Gives the subscription up.
     pub fn unsubscribe(&self, handle: SubscriberHandle) -> Result<(), CuptiError> {
         // SAFETY: CUPTI checks the handle.
-        check("cuptiUnsubscribe", unsafe {
+        call("cuptiUnsubscribe", || unsafe {
             (self.symbols.unsubscribe)(handle)
         })
     }
@@ -200,7 +224,7 @@ impl Api {
         on: bool,
     ) -> Result<(), CuptiError> {
         // SAFETY: CUPTI checks all arguments.
-        check("cuptiEnableCallback", unsafe {
+        call("cuptiEnableCallback", || unsafe {
             (self.symbols.enable_callback)(u32::from(on), handle, domain, cbid)
         })
     }
@@ -230,7 +254,7 @@ impl Api {
         complete: BufferCompleteFunc,
     ) -> Result<(), CuptiError> {
         // SAFETY: both are functions of ours, which is never unmapped.
-        check("cuptiActivityRegisterCallbacks", unsafe {
+        call("cuptiActivityRegisterCallbacks", || unsafe {
             (self.symbols.register_callbacks)(request, complete)
         })
     }
@@ -238,7 +262,7 @@ impl Api {
     /// Switches kernel activity on.
     pub fn enable_kernels(&self) -> Result<(), CuptiError> {
         // SAFETY: no pointers.
-        check("cuptiActivityEnable", unsafe {
+        call("cuptiActivityEnable", || unsafe {
             (self.symbols.enable)(ACTIVITY_KIND_CONCURRENT_KERNEL as c_int)
         })
     }
@@ -246,7 +270,7 @@ impl Api {
     /// Switches kernel activity off.
     pub fn disable_kernels(&self) -> Result<(), CuptiError> {
         // SAFETY: no pointers.
-        check("cuptiActivityDisable", unsafe {
+        call("cuptiActivityDisable", || unsafe {
             (self.symbols.disable)(ACTIVITY_KIND_CONCURRENT_KERNEL as c_int)
         })
     }
@@ -255,15 +279,17 @@ impl Api {
     pub fn device_of(&self, context: CUcontext) -> Option<u32> {
         let mut device = 0;
         // SAFETY: a context as CUPTI gave it, and a place for its device.
-        let result = unsafe { (self.symbols.get_device_id)(context, &raw mut device) };
-        (result == CUPTI_SUCCESS).then_some(device)
+        let outcome = call("cuptiGetDeviceId", || unsafe {
+            (self.symbols.get_device_id)(context, &raw mut device)
+        });
+        outcome.ok().map(|()| device)
     }
 
     /// Delivers buffers: complete ones, or with `ACTIVITY_FLUSH_FORCED` all. Buffer callbacks may
     /// run inside this call. Must not be called from a callback.
     pub fn flush_all(&self, flag: u32) -> Result<(), CuptiError> {
         // SAFETY: no pointers.
-        check("cuptiActivityFlushAll", unsafe {
+        call("cuptiActivityFlushAll", || unsafe {
             (self.symbols.flush_all)(flag)
         })
     }
@@ -281,7 +307,7 @@ impl Api {
     fn set_attribute<T>(&self, attribute: u32, mut value: T) -> Result<(), CuptiError> {
         let mut size = size_of::<T>();
         // SAFETY: `size` bytes at `value` are readable and writable.
-        check("cuptiActivitySetAttribute", unsafe {
+        call("cuptiActivitySetAttribute", || unsafe {
             (self.symbols.set_attribute)(attribute as c_int, &mut size, (&raw mut value).cast())
         })
     }
@@ -297,20 +323,33 @@ impl Api {
         record: &mut *mut c_void,
     ) -> Result<bool, CuptiError> {
         // SAFETY: by the caller's promise.
-        let code = unsafe { (self.symbols.get_next_record)(buffer, valid, record) };
-        if code == super::sys::CUPTI_ERROR_MAX_LIMIT_REACHED {
-            return Ok(false);
+        let outcome = call("cuptiActivityGetNextRecord", || unsafe {
+            (self.symbols.get_next_record)(buffer, valid, record)
+        });
+        match outcome {
+            Err(error) if error.code == super::sys::CUPTI_ERROR_MAX_LIMIT_REACHED => Ok(false),
+            outcome => outcome.map(|()| true),
         }
-        check("cuptiActivityGetNextRecord", code).map(|()| true)
     }
 
     /// Records CUPTI dropped since the last call.
     pub fn num_dropped(&self, context: CUcontext, stream: u32) -> Result<usize, CuptiError> {
         let mut dropped = 0;
         // SAFETY: writes one usize; the context is CUPTI's own word.
-        let code = unsafe { (self.symbols.get_num_dropped)(context, stream, &mut dropped) };
-        check("cuptiActivityGetNumDroppedRecords", code).map(|()| dropped)
+        call("cuptiActivityGetNumDroppedRecords", || unsafe {
+            (self.symbols.get_num_dropped)(context, stream, &mut dropped)
+        })
+        .map(|()| dropped)
     }
+}
+
+/// Makes a call, unless CUPTI has ended itself: whoever got hold of it before that calls it no more either.
+pub fn call(function: &'static str, act: impl FnOnce() -> CUptiResult) -> Result<(), CuptiError> {
+    let code = match session::get().is_some_and(Session::is_lost) {
+        true => NOT_CALLED,
+        false => act(),
+    };
+    check(function, code)
 }
 
 /// A result code as a result.

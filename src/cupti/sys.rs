@@ -34,6 +34,8 @@ pub struct SubscriberHandle(pub *mut c_void);
 pub const CUPTI_SUCCESS: CUptiResult = 0;
 /// `CUPTI_ERROR_INVALID_PARAMETER`.
 pub const CUPTI_ERROR_INVALID_PARAMETER: CUptiResult = 1;
+/// `CUPTI_ERROR_UNKNOWN`.
+pub const CUPTI_ERROR_UNKNOWN: CUptiResult = 999;
 /// `CUPTI_ERROR_MAX_LIMIT_REACHED`: `cuptiActivityGetNextRecord` found no further record.
 pub const CUPTI_ERROR_MAX_LIMIT_REACHED: CUptiResult = 12;
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: somebody else holds CUPTI.
@@ -316,7 +318,7 @@ const _: () = {
 
 /// `CUuuid`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUuuid {
     /// The bytes as `nvidia-smi` prints them.
     pub bytes: [u8; 16],

@@ -125,8 +125,7 @@ impl Machine {
         {
             match api.insist_on_callback(handle, domain, cbid, true) {
                 Ok(()) => on.push((domain, cbid)),
-                Err(error) => errors::report(
-                    error.code as i32,
+                Err(error) => error.tell_as(
                     "cupti",
                     &format!("events of callback id {cbid}, domain {domain} are not seen: {error}"),
                 ),

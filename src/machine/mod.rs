@@ -267,5 +267,5 @@ impl Machine {
 }
 
 fn report(component: &str, error: CuptiError) {
-    errors::report(error.code as i32, component, &error.to_string());
+    error.tell(component);
 }

@@ -110,10 +110,12 @@ impl Machine {
         self.await_buffers(LAST_BUFFERS);
     }
 
-    /// A thread of CUPTI's may be inside our completion callback with a buffer of its own.
+    /// A thread of CUPTI's may be inside our completion callback with a buffer of its own. One that ended itself
+    /// gives none back.
     pub(super) fn await_buffers(&self, limit: Duration) {
         let mut patience = Patience::new(limit);
-        while self.session.pool.outstanding() > 0 && !patience.is_over() {
+        while self.session.pool.outstanding() > 0 && !self.session.is_lost() && !patience.is_over()
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -7,8 +7,9 @@ use super::sys::{
     ComputeCrc, ConfigurationInfo, ConfigurationParams, ContextParams, Data, GetDataParams,
     NumReasonsParams, REASON_NAME, ReasonsParams,
 };
-use crate::cupti::api::{CuptiError, check, symbols};
-use crate::cupti::sys::{CUcontext, CUptiResult};
+use crate::cupti::api::{self, CuptiError, symbols};
+use crate::cupti::sys::{CUPTI_ERROR_UNKNOWN, CUcontext, CUptiResult};
+use crate::session;
 
 symbols! { Functions, NAMES;
     /// Prepare a context.
@@ -41,13 +42,24 @@ fn head<Params>(context: CUcontext) -> ContextParams {
     }
 }
 
+/// Makes a call, see [`api::call`]. One that fails for a reason that CUPTI does not know is its last one.
+fn call(function: &'static str, act: impl FnOnce() -> CUptiResult) -> Result<(), CuptiError> {
+    let outcome = api::call(function, act);
+    if outcome.is_err_and(|error| error.code == CUPTI_ERROR_UNKNOWN)
+        && let Some(session) = session::get()
+    {
+        session.lose_cupti();
+    }
+    outcome
+}
+
 impl Functions {
     /// Prepares a context. Takes 70 to 120 ms on an H200; sampling begins with the next launch unless start
     /// and stop are asked for.
     pub fn enable(&self, context: CUcontext) -> Result<(), CuptiError> {
         let mut params = head::<ContextParams>(context);
         // SAFETY: the struct says its size; CUPTI checks the context.
-        check("cuptiPCSamplingEnable", unsafe {
+        call("cuptiPCSamplingEnable", || unsafe {
             (self.enable)(&mut params)
         })
     }
@@ -56,7 +68,7 @@ impl Functions {
     pub fn disable(&self, context: CUcontext) -> Result<(), CuptiError> {
         let mut params = head::<ContextParams>(context);
         // SAFETY: as above.
-        check("cuptiPCSamplingDisable", unsafe {
+        call("cuptiPCSamplingDisable", || unsafe {
             (self.disable)(&mut params)
         })
     }
@@ -65,14 +77,18 @@ impl Functions {
     pub fn start(&self, context: CUcontext) -> Result<(), CuptiError> {
         let mut params = head::<ContextParams>(context);
         // SAFETY: as above.
-        check("cuptiPCSamplingStart", unsafe { (self.start)(&mut params) })
+        call("cuptiPCSamplingStart", || unsafe {
+            (self.start)(&mut params)
+        })
     }
 
     /// Ends sampling. Only where no thread can be inside a launch, see [`crate::pc`].
     pub fn stop(&self, context: CUcontext) -> Result<(), CuptiError> {
         let mut params = head::<ContextParams>(context);
         // SAFETY: as above.
-        check("cuptiPCSamplingStop", unsafe { (self.stop)(&mut params) })
+        call("cuptiPCSamplingStop", || unsafe {
+            (self.stop)(&mut params)
+        })
     }
 
     /// Fetches records into `data`.
@@ -85,7 +101,7 @@ impl Functions {
             data,
         };
         // SAFETY: the struct says its size; the rest by the caller's promise.
-        check("cuptiPCSamplingGetData", unsafe {
+        call("cuptiPCSamplingGetData", || unsafe {
             (self.get_data)(&mut params)
         })
     }
@@ -105,7 +121,7 @@ impl Functions {
             infos: infos.as_mut_ptr(),
         };
         // SAFETY: the struct says its size and the length of the array; the rest by the caller's promise.
-        check("cuptiPCSamplingSetConfigurationAttribute", unsafe {
+        call("cuptiPCSamplingSetConfigurationAttribute", || unsafe {
             (self.configure)(&mut params)
         })
     }
@@ -122,7 +138,7 @@ impl Functions {
             infos: &raw mut info,
         };
         // SAFETY: the struct says its size and that there is one entry.
-        check("cuptiPCSamplingGetConfigurationAttribute", unsafe {
+        call("cuptiPCSamplingGetConfigurationAttribute", || unsafe {
             (self.configuration)(&mut params)
         })
         .map(|()| info.data[0])
@@ -136,7 +152,7 @@ impl Functions {
             count: &raw mut count,
         };
         // SAFETY: the struct says its size; writes one number.
-        check("cuptiPCSamplingGetNumStallReasons", unsafe {
+        call("cuptiPCSamplingGetNumStallReasons", || unsafe {
             (self.num_reasons)(&mut params)
         })?;
         let mut indices = vec![0u32; count];
@@ -152,7 +168,7 @@ impl Functions {
             names: names.as_mut_ptr(),
         };
         // SAFETY: both arrays have `count` entries, each name has room for the longest.
-        check("cuptiPCSamplingGetStallReasons", unsafe {
+        call("cuptiPCSamplingGetStallReasons", || unsafe {
             (self.reasons)(&mut params)
         })?;
         let names = bytes.chunks(REASON_NAME).map(|name| {
@@ -165,7 +181,7 @@ impl Functions {
     /// Makes records carry the checksum that `compute` gives.
     pub fn register_crc(&self, compute: ComputeCrc) -> Result<(), CuptiError> {
         // SAFETY: a function of ours, which is never unmapped.
-        check("cuptiRegisterComputeCrcCallback", unsafe {
+        call("cuptiRegisterComputeCrcCallback", || unsafe {
             (self.register_crc)(compute)
         })
     }

@@ -3,10 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::claim;
 use super::contexts::Phase;
 use super::sampling::{Sampling, TURN_LIMIT};
-use super::setup;
+use super::{refusal, setup};
 use crate::cupti::api::Api;
 use crate::cupti::sys::CUcontext;
 use crate::patience::Patience;
@@ -26,10 +25,10 @@ impl Sampling {
             && self.set_up(session, api, functions, context)
         {
             // Nobody can be inside a launch of it yet.
-            if !session.is_lost() {
-                setup::take_down(functions, context);
+            match setup::take_down(functions, context) {
+                Ok(_) => self.contexts.release(context),
+                Err(error) => refusal::tell(error),
             }
-            self.release(context);
         }
     }
 
@@ -45,27 +44,19 @@ impl Sampling {
                 phase => break phase,
             }
         };
-        self.contexts.forget(context);
+        // It may have got on meanwhile.
+        let phase = self.contexts.forget(context).or(phase);
         self.serial.destroyed(session, context);
-        if phase == Some(Phase::On) {
-            self.ended(session, context, stale, &mut patience);
-        }
         // Who is setting it up still tells the end of that.
-        if phase != Some(Phase::SettingUp) {
-            self.release(context);
-        }
-    }
-
-    /// The next context may be sampled, of this process or another.
-    pub(super) fn release(&self, context: CUcontext) {
-        if self.contexts.is_sampled(context) {
-            claim::release();
+        if phase != Some(Phase::SettingUp) && self.contexts.is_sampled(context) {
+            let wanted = phase == Some(Phase::On) && !stale;
+            self.ended(session, context, wanted, &mut patience);
             self.contexts.release(context);
         }
     }
 
     /// The last samples of a context that nobody knows any more, and the end of its sampling.
-    fn ended(&self, session: &Session, context: CUcontext, stale: bool, patience: &mut Patience) {
+    fn ended(&self, session: &Session, context: CUcontext, wanted: bool, patience: &mut Patience) {
         let Some(Ok(functions)) = session.api().map(Api::pc_sampling) else {
             return;
         };
@@ -74,14 +65,18 @@ impl Sampling {
             turns = self.turns_within(Duration::from_millis(1));
         }
         let in_window = turns.as_ref().is_some_and(|t| t.window) || self.is_serialized();
-        let deliver = in_window && !stale && self.on.load(Ordering::Relaxed);
-        if let Some(turns) = &mut turns {
+        let deliver = in_window && wanted && self.on.load(Ordering::Relaxed);
+        if let Some(turns) = turns.as_mut().filter(|_| wanted) {
             self.fetch_one(turns, functions, context, deliver);
         }
-        if session.is_lost() {
-            return;
-        }
-        let left = setup::take_down(functions, context);
+        let left = match setup::take_down(functions, context) {
+            Ok(left) => left,
+            // CUPTI lets it go when it is destroyed, which is now.
+            Err(error) => {
+                refusal::tell(error);
+                None
+            }
+        };
         if let (Some(turns), Some(left)) = (&mut turns, left) {
             let known = self.serial.known(self.is_serialized());
             turns.pairs += turns.drain.left_behind(*left, known, deliver).pairs;

@@ -7,7 +7,7 @@
 //! and takes back when that one ends. It is seen by all that share a network namespace: containers that share a
 //! GPU but no network do not see each other.
 //!
-//! Used by the thread that sets a context up or ends it, one at a time ([`super::contexts`]). The descriptor is
+//! Taken by the thread that sets a context up, given back before another one can be taken ([`super::contexts`]). The descriptor is
 //! closed on exec, by a forked child, and only while it is still ours: the program may have closed it and have
 //! another one with its number.
 
@@ -38,8 +38,11 @@ pub enum Claim {
     Unknown(io::Error),
 }
 
-/// As `nvidia-smi` writes it.
+/// As `nvidia-smi` writes it; zeroes stand for one that is not known.
 pub fn name(uuid: &CUuuid) -> String {
+    if *uuid == CUuuid::default() {
+        return "GPU-unknown".to_owned();
+    }
     let hex: Vec<String> = uuid.bytes.iter().map(|b| format!("{b:02x}")).collect();
     let parts = [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]];
     format!("GPU-{}", parts.map(|part| part.concat()).join("-"))

@@ -48,18 +48,6 @@ struct Known {
 }
 
 impl Known {
-    /// Another context is at this address now, so the earlier one is gone.
-    fn is_new_at(&mut self, context: usize) {
-        self.entries.retain(|entry| entry.context != context);
-        self.released(context);
-    }
-
-    fn released(&mut self, context: usize) {
-        if self.sampled == context {
-            self.sampled = 0;
-        }
-    }
-
     fn begin(&mut self, at: usize) -> CUcontext {
         let entry = &mut self.entries[at];
         entry.phase = Phase::SettingUp;
@@ -76,6 +64,8 @@ pub struct Contexts {
     era: AtomicU32,
     /// The context that our thread is handing to CUPTI; 0: none. Set with the lock held.
     used: AtomicUsize,
+    /// Called when none is sampled any more, with the lock held: before another one can be taken.
+    ended: fn(),
 }
 
 thread_local! {
@@ -84,12 +74,13 @@ thread_local! {
 }
 
 impl Contexts {
-    /// None.
-    pub fn new() -> Self {
+    /// None. `ended` is called each time that the sampled one is so no more; it does not wait.
+    pub fn new(ended: fn()) -> Self {
         Self {
             known: Mutex::new(Known::default()),
             era: AtomicU32::new(1),
             used: AtomicUsize::new(0),
+            ended,
         }
     }
 
@@ -97,11 +88,24 @@ impl Contexts {
         self.known.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    fn let_go(&self, known: &mut Known, context: usize) {
+        if context != 0 && known.sampled == context {
+            (self.ended)();
+            known.sampled = 0;
+        }
+    }
+
+    /// Another context is at this address now, so the earlier one is gone.
+    fn is_new_at(&self, known: &mut Known, context: usize) {
+        known.entries.retain(|entry| entry.context != context);
+        self.let_go(known, context);
+    }
+
     /// CUPTI tells of a new context.
     pub fn created(&self, context: CUcontext) {
         let context = context.0.addr();
         let mut known = self.lock();
-        known.is_new_at(context);
+        self.is_new_at(&mut known, context);
         known.entries.push(Entry {
             context,
             uid: None,
@@ -124,7 +128,7 @@ impl Contexts {
         let another =
             |entry: &Entry| entry.context == context && entry.uid.is_some_and(|id| id != uid);
         if known.entries.iter().any(another) {
-            known.is_new_at(context);
+            self.is_new_at(&mut known, context);
         }
         let mut entries = known.entries.iter_mut();
         match entries.find(|entry| entry.context == context) {
@@ -155,11 +159,12 @@ impl Contexts {
         }
     }
 
-    /// Forgets a context, whoever is at work on it.
-    pub fn forget(&self, context: CUcontext) {
-        self.lock()
-            .entries
-            .retain(|entry| entry.context != context.0.addr());
+    /// Forgets a context, whoever is at work on it. Gives how far it was, if it was known.
+    pub fn forget(&self, context: CUcontext) -> Option<Phase> {
+        let entries = &mut self.lock().entries;
+        let mut known = entries.iter();
+        let at = known.position(|entry| entry.context == context.0.addr())?;
+        Some(entries.swap_remove(at).phase)
     }
 
     /// Whether this is the context that CUPTI samples, or may.
@@ -167,9 +172,10 @@ impl Contexts {
         self.lock().sampled == context.0.addr()
     }
 
-    /// CUPTI does not sample a context any more: another one may be.
+    /// CUPTI does not sample a context any more, if it did: another one may be.
     pub fn release(&self, context: CUcontext) {
-        self.lock().released(context.0.addr());
+        let mut known = self.lock();
+        self.let_go(&mut known, context.0.addr());
     }
 
     /// The subscription ended: what happens to contexts from now on nobody tells.
@@ -213,14 +219,26 @@ impl Contexts {
         known.sampled != 0 && known.entries.iter().any(|e| waits(e) && e.uid.is_some())
     }
 
-    /// How setting a context up ended.
-    pub fn settle(&self, context: CUcontext, phase: Phase) {
+    /// How setting up a context that was taken ended. `begun`: CUPTI samples it, or may. False: it is not known
+    /// any more, since it is being destroyed by a thread that did not wait.
+    pub fn settle(&self, context: CUcontext, phase: Phase, begun: bool) -> bool {
         let mut known = self.lock();
         let mut entries = known.entries.iter_mut();
-        match entries.find(|entry| entry.context == context.0.addr()) {
-            Some(entry) => entry.phase = phase,
-            // It is gone by now.
-            None => known.released(context.0.addr()),
+        let entry = entries.find(|entry| entry.context == context.0.addr());
+        let is_there = entry.map(|entry| entry.phase = phase).is_some();
+        // At once: a moment later it could be another context at this address that is let go.
+        if !begun {
+            self.let_go(&mut known, context.0.addr());
+        }
+        is_there
+    }
+
+    /// CUPTI gives nothing of a context that it samples still.
+    pub fn refuse(&self, context: CUcontext) {
+        let mut known = self.lock();
+        let mut entries = known.entries.iter_mut();
+        if let Some(entry) = entries.find(|entry| entry.context == context.0.addr()) {
+            entry.phase = Phase::Refused;
         }
     }
 
@@ -279,7 +297,10 @@ impl Contexts {
 
     /// CUPTI was finalised: whatever was set up is gone, and found anew by launches.
     pub fn forget_all(&self) {
-        *self.lock() = Known::default();
+        let mut known = self.lock();
+        let sampled = known.sampled;
+        self.let_go(&mut known, sampled);
+        *known = Known::default();
         self.era.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -288,12 +309,6 @@ impl Contexts {
         for entry in &mut self.lock().entries {
             entry.stale = true;
         }
-    }
-}
-
-impl Default for Contexts {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

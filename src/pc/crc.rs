@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::api::Functions;
 use crate::cubin::image;
 use crate::cubin::memory::{At, Source};
-use crate::{entry, errors};
+use crate::entry;
 
 /// Bytes that are copied at a time; modules of 14 MB are common.
 const PART: usize = 256 << 10;
@@ -23,8 +23,7 @@ pub fn register(functions: &Functions) {
     }
     // Two threads may both do it, but neither goes on before it is done.
     if let Err(error) = functions.register_crc(compute) {
-        errors::report(
-            error.code as i32,
+        error.tell_as(
             "pc sampling",
             &format!("samples carry CUPTI's own checksum and match no cubin: {error}"),
         );

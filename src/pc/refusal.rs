@@ -1,13 +1,11 @@
 //! Why there are no PC samples, and what helps.
 
 use crate::cupti::api::CuptiError;
-use crate::{errors, session};
+use crate::cupti::sys::CUPTI_ERROR_UNKNOWN;
+use crate::errors;
 
 /// Component of all errors of PC sampling.
 pub const COMPONENT: &str = "pc sampling";
-
-/// CUPTI has ended itself, or will at the next call.
-const ENDED: u32 = 999;
 
 /// What helps against a result code of CUPTI's.
 fn cure(code: u32) -> &'static str {
@@ -27,7 +25,7 @@ fn cure(code: u32) -> &'static str {
         43 => "the GPU is divided (MIG), where it is not supported",
         44 => "the GPUs are joined (SLI), where it is not supported",
         45 => "it is not supported under WSL",
-        ENDED => {
+        CUPTI_ERROR_UNKNOWN => {
             "another process or tool is sampling this GPU, or has been since this program began, which ends CUPTI: \
              there are no launches and kernel times either; end the other one, then start the program again"
         }
@@ -37,13 +35,7 @@ fn cure(code: u32) -> &'static str {
 
 /// Tells that a context is not sampled. Kernel timing goes on, unless CUPTI does not.
 pub fn tell(error: CuptiError) {
-    if error.code == ENDED
-        && let Some(session) = session::get()
-    {
-        session.lose_cupti();
-    }
-    errors::report(
-        error.code as i32,
+    error.tell_as(
         COMPONENT,
         &format!("no PC samples: {error}: {}", cure(error.code)),
     );

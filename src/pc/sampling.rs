@@ -18,7 +18,7 @@ use super::{crc, refusal};
 use crate::config::{Config, PcSamplingMode};
 use crate::cupti::api::Api;
 use crate::cupti::driver::Driver;
-use crate::cupti::sys::CUcontext;
+use crate::cupti::sys::{CUcontext, CUuuid};
 use crate::entry::Inside;
 use crate::hooks::installed;
 use crate::patience::Patience;
@@ -80,7 +80,7 @@ impl Sampling {
                 hardware_buffer: u64::from(config.pc_hw_buffer_mb) << 20,
                 target,
             },
-            contexts: Contexts::new(),
+            contexts: Contexts::new(claim::release),
             serial: Serial::default(),
             turns: Mutex::new(Turns::new(target)),
             on: AtomicBool::new(false),
@@ -170,7 +170,8 @@ impl Sampling {
                 0,
                 refusal::COMPONENT,
                 "PC samples are those of one context only: kernels of this process run in several, and CUPTI \
-                 cannot sample two at a time; the next is sampled when this one is destroyed",
+                 cannot sample two at a time; the next is sampled when the library sees the first one destroyed, \
+                 which it does while somebody listens",
             );
         }
         if let Some(mut turns) = self.try_turns() {
@@ -210,7 +211,6 @@ impl Sampling {
 
     /// The program finalised CUPTI: nothing is on any more.
     pub fn finalized(&self) {
-        claim::release();
         self.contexts.forget_all();
         self.serial.reset();
         crc::forget();
@@ -258,8 +258,7 @@ impl Sampling {
     ) -> bool {
         let _ours = Inside::nested();
         if !self.is_claimed(session, api, context) {
-            self.contexts.settle(context, Phase::Found);
-            self.contexts.release(context);
+            self.contexts.settle(context, Phase::Found, false);
             return false;
         }
         let set_up = || {
@@ -284,29 +283,37 @@ impl Sampling {
         let (phase, begun) = match outcome {
             Ok(slots) => {
                 self.slots.fetch_max(slots, Ordering::Relaxed);
-                (Phase::On, false)
+                (Phase::On, true)
             }
             Err(Refusal { error, begun }) => {
                 refusal::tell(error);
                 (Phase::Refused, begun)
             }
         };
-        self.contexts.settle(context, phase);
-        if phase == Phase::Refused && !begun {
-            self.release(context);
+        if !self.contexts.settle(context, phase, begun) && begun {
+            refusal::tell_off(
+                "a context was destroyed while CUPTI began to sample it; that has no end, and beside it no other \
+                 one can be sampled",
+            );
         }
-        begun
+        begun && phase == Phase::Refused
     }
 
     /// Whether this process may sample the context's GPU; if not it is told, and tried again after a while.
     fn is_claimed(&self, session: &Session, api: &Api, context: CUcontext) -> bool {
-        let device = api.device_of(context).map_or(0, |device| device as usize);
         let uuids = session.driver().map(Driver::uuids).unwrap_or_default();
-        let uuid = uuids.get(device).copied().unwrap_or_default();
+        let device = api.device_of(context);
+        let uuid = device.and_then(|device| uuids.get(device as usize));
+        // All whose UUID nobody knows count as one GPU.
+        let uuid = uuid.copied().unwrap_or_default();
+        let doubt = match uuid == CUuuid::default() {
+            true => " (so all GPUs count whose UUID cannot be had)",
+            false => "",
+        };
         let why = match claim::claim(&uuid) {
             Claim::Ours => return true,
             Claim::Taken => format!(
-                "another process samples {}, and one at a time can: this one waits for its turn \
+                "another process samples {}{doubt}, and one at a time can: this one waits for its turn \
                  (parcagpu doctor says for whom)",
                 claim::name(&uuid)
             ),

@@ -19,7 +19,6 @@ use crate::config::PcSamplingMode;
 use crate::cupti::api::{Api, CuptiError};
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::CUcontext;
-use crate::errors;
 
 /// CUPTI's memory for parsed records: some 88,000 PCs with every reason, by its documentation's figure.
 const SCRATCH: u64 = 16 << 20;
@@ -131,8 +130,7 @@ fn configure(
             ATTRIBUTE_HARDWARE_BUFFER => info.data[0] >> 20,
             _ => info.data[0],
         };
-        errors::report(
-            error.code as i32,
+        error.tell_as(
             refusal::COMPONENT,
             &format!("CUPTI does not accept {choice}={shown} on this GPU; its own choice is used"),
         );
@@ -178,16 +176,19 @@ fn publish(
 
 /// Ends sampling of a context that is being destroyed, on the thread that does it: nobody else may use it
 /// any more. Gives the records that CUPTI left behind.
-pub fn take_down(functions: &Functions, context: CUcontext) -> Option<Box<Records>> {
+pub fn take_down(
+    functions: &Functions,
+    context: CUcontext,
+) -> Result<Option<Box<Records>>, CuptiError> {
     let ended = functions.disable(context);
     let mut buffers = LEFT.lock().unwrap_or_else(|e| e.into_inner());
-    let records = buffers.as_mut()?.remove(&context.0.addr())?;
-    match ended {
-        Ok(()) => Some(records),
-        Err(_) => {
-            // CUPTI may still know it.
-            std::mem::forget(records);
-            None
-        }
+    let records = buffers
+        .as_mut()
+        .and_then(|all| all.remove(&context.0.addr()));
+    if ended.is_err() {
+        // CUPTI may still know it.
+        std::mem::forget(records);
+        return ended.map(|()| None);
     }
+    Ok(records)
 }

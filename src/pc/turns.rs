@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use parcagpu_abi::status::Counter;
 
 use super::api::Functions;
-use super::contexts::Phase;
 use super::drain::{Brought, Drain};
 use super::refusal;
 use super::sampling::Sampling;
@@ -183,7 +182,7 @@ impl Sampling {
             }
             _ => {
                 refusal::tell(error);
-                self.contexts.settle(context, Phase::Refused);
+                self.contexts.refuse(context);
             }
         }
     }

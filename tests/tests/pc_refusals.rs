@@ -10,7 +10,7 @@ use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::program::{Ended, Running, WATCHDOG};
 use parcagpu_tests::trace::{Events, Trace};
 use parcagpu_tests::{artefacts, block, need, together};
-use pc_common::{SHORT, program_in, refusals, sound, two_kernels};
+use pc_common::{SHORT, program, program_in, refusals, sound, two_kernels};
 
 /// A fault, and what becomes of it.
 struct Case {
@@ -244,6 +244,111 @@ fn cupti_that_ends_itself_is_left_alone() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].1.contains("which ends CUPTI"), "{told:?}");
     assert_eq!(events.of("pc_sample_batch").count(), 0);
+}
+
+/// The same where the call that tells it is one at the end of a context, or of a window.
+#[test]
+fn cupti_that_ends_itself_at_an_end_is_left_alone() {
+    if !need::bpf("cupti_that_ends_itself_at_an_end_is_left_alone") {
+        return;
+    }
+    // A window is closed by our thread where nothing is launched any more.
+    let cases = [
+        (
+            "continuous",
+            "cuptiPCSamplingDisable",
+            "launch sampled_0 20 sync destroy",
+        ),
+        ("serialized", "cuptiPCSamplingStop", "launch sampled_0 1"),
+    ];
+    together::at_once(cases, |(mode, function, end)| {
+        let lab = Lab::new();
+        let log = lab.file("calls");
+        let trace = pc_common::attach(&lab);
+        let words = format!("init gate context module 0 gate {end} gate");
+        let mut host = program(&lab, &words)
+            .env("PARCAGPU_PC_SAMPLING_MODE", mode)
+            .env("MOCK_LOG", &log)
+            .env(FAIL, format!("{function}=999"))
+            .start();
+        host.wait_gate(1);
+        block::wait_state(host.pid(), &lab.library(), State::Active);
+        host.open_gate(1);
+        host.wait_gate(2);
+        // There is a request for a window by then.
+        block::wait_more_looks(host.pid(), &lab.library(), 3);
+        host.open_gate(2);
+        trace.until("the end of CUPTI is told", |events| {
+            events.iter().any(|e| e["probe"] == "error")
+        });
+        block::wait_state(host.pid(), &lab.library(), State::Stopped);
+        block::wait_more_looks(host.pid(), &lab.library(), 3);
+        host.open_gate(3);
+        host.wait(SHORT).ok();
+        let calls = mock_log::read(&log);
+        let last = calls.iter().position(|call| call.name == function);
+        let late: Vec<_> = calls[last.expect("it was called") + 1..]
+            .iter()
+            .filter(|call| call.is_cupti())
+            .collect();
+        assert!(late.is_empty(), "{mode}: {late:?}");
+        let told = refusals(&trace.end());
+        assert_eq!(told.len(), 1, "{mode}: {told:?}");
+        assert!(told[0].1.contains("which ends CUPTI"), "{mode}: {told:?}");
+    });
+}
+
+/// A context whose samples cannot be had is let go by CUPTI before it is destroyed, and its GPU is free for other
+/// processes then: whether that is found at one of our looks, or with the last samples.
+#[test]
+fn a_context_without_samples_is_let_go() {
+    if !need::bpf("a_context_without_samples_is_let_go") {
+        return;
+    }
+    let cases = [("1+", 0x7f00_0001_u32), ("2+", 0x7f00_0002)];
+    together::at_once(cases, |(which, number)| {
+        let lab = Lab::new();
+        let log = lab.file("calls");
+        let trace = pc_common::attach(&lab);
+        let words = "init gate context module 0 launch sampled_0 20 sync gate destroy gate";
+        let gpu = number ^ (std::process::id() << 4);
+        let mut host = program(&lab, words)
+            .env("MOCK_LOG", &log)
+            .env("MOCK_CUDA_GPU", gpu.to_string())
+            .env(FAIL, format!("cuptiPCSamplingGetData=1@{which}"))
+            // Between windows there is one look a second at most.
+            .env("PARCAGPU_PC_SAMPLING_RATE", "0.001")
+            .start();
+        host.wait_gate(1);
+        block::wait_state(host.pid(), &lab.library(), State::Active);
+        host.open_gate(1);
+        host.wait_gate(2);
+        let calls = |name: &str| count(&mock_log::read(&log), name);
+        let deadline = Instant::now() + WATCHDOG;
+        while calls("cuptiPCSamplingGetData") == 0 {
+            assert!(Instant::now() < deadline, "{which}: nothing was fetched");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // As the kernel writes it down: the simulated GPU's UUID is text.
+        let bytes: Vec<String> = gpu.to_le_bytes().map(|b| format!("{b:02x}")).into();
+        let claim = format!(
+            "@parcagpu/pc-sampling/GPU-73696d75-6c61-7465-642d-{}3030",
+            bytes.concat()
+        );
+        let is_claimed = || {
+            let sockets = std::fs::read_to_string("/proc/net/unix").expect("the list of sockets");
+            sockets.contains(&claim)
+        };
+        assert!(is_claimed(), "{which}: {claim}");
+        host.open_gate(2);
+        host.wait_gate(3);
+        assert_eq!(calls("cuptiPCSamplingDisable"), 1, "{which}");
+        assert!(!is_claimed(), "{which}");
+        host.open_gate(3);
+        host.wait(SHORT).ok();
+        let told = refusals(&trace.end());
+        assert_eq!(told.len(), 1, "{which}: {told:?}");
+    });
 }
 
 /// What is refused with 35 ends nothing (B32): whichever call it is, two contexts with 50 launches each have all

@@ -1,5 +1,7 @@
 //! What becomes of contexts.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::{Contexts, Phase};
 use crate::cupti::sys::CUcontext;
 
@@ -15,14 +17,14 @@ fn on(contexts: &Contexts) -> Vec<usize> {
 
 #[test]
 fn a_context_is_set_up_once_and_forgotten_when_it_goes() {
-    let contexts = Contexts::new();
+    let contexts = Contexts::new(|| ());
     contexts.created(context(8));
     contexts.launched(context(8), 1);
     assert!(contexts.take(context(8)));
     assert!(!contexts.take(context(8)));
     assert!(contexts.to_set_up().is_none());
     assert!(on(&contexts).is_empty());
-    contexts.settle(context(8), Phase::On);
+    contexts.settle(context(8), Phase::On, true);
     assert_eq!(on(&contexts), [8]);
     assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
     assert_eq!(contexts.destroyed(context(8)), None);
@@ -31,9 +33,9 @@ fn a_context_is_set_up_once_and_forgotten_when_it_goes() {
 
 #[test]
 fn one_that_goes_is_waited_for() {
-    let contexts = Contexts::new();
+    let contexts = Contexts::new(|| ());
     contexts.created(context(8));
-    contexts.settle(context(8), Phase::On);
+    contexts.settle(context(8), Phase::On, true);
     let mut list = Vec::new();
     contexts.on(&mut list);
     assert!(contexts.use_it(list[0].0));
@@ -47,11 +49,11 @@ fn one_that_goes_is_waited_for() {
 
 #[test]
 fn after_a_subscription_only_a_launch_confirms() {
-    let contexts = Contexts::new();
+    let contexts = Contexts::new(|| ());
     contexts.launched(context(16), 2);
     contexts.launched(context(8), 1);
     assert_eq!(contexts.to_set_up(), Some(context(16)));
-    contexts.settle(context(16), Phase::On);
+    contexts.settle(context(16), Phase::On, true);
     contexts.doubt_all();
     assert!(on(&contexts).is_empty());
     // It may exist still.
@@ -71,13 +73,13 @@ fn after_a_subscription_only_a_launch_confirms() {
 
 #[test]
 fn one_at_a_time_is_sampled() {
-    let contexts = Contexts::new();
+    let contexts = Contexts::new(|| ());
     for at in [8, 16, 24] {
         contexts.created(context(at));
     }
     assert!(contexts.take(context(8)));
     assert!(!contexts.take(context(16)) && contexts.to_set_up().is_none());
-    contexts.settle(context(8), Phase::On);
+    contexts.settle(context(8), Phase::On, true);
     assert!(!contexts.take(context(16)) && contexts.to_set_up().is_none());
     assert!(!contexts.is_any_left_out(), "the others launch nothing");
     contexts.launched(context(24), 3);
@@ -99,27 +101,83 @@ fn one_at_a_time_is_sampled() {
     contexts.created(context(32));
     assert!(!contexts.take(context(32)));
     // Nor does a refusal, until CUPTI has let it go.
-    contexts.settle(context(24), Phase::Refused);
+    contexts.settle(context(24), Phase::Refused, true);
     assert!(contexts.to_set_up().is_none());
     contexts.release(context(24));
     assert!(contexts.take(context(32)));
-    // One that goes while it is set up.
+    // One that CUPTI did not begin with, nor is there any more.
     contexts.forget(context(32));
     contexts.created(context(40));
     assert!(!contexts.take(context(40)));
-    contexts.settle(context(32), Phase::On);
+    assert!(!contexts.settle(context(32), Phase::Refused, false));
     assert!(contexts.take(context(40)));
+    // One that goes while CUPTI begins with it, which nobody ends then.
+    contexts.forget(context(40));
+    assert!(!contexts.settle(context(40), Phase::On, true));
+    contexts.created(context(48));
+    assert!(!contexts.take(context(48)));
+    contexts.created(context(40));
+    assert!(contexts.take(context(48)), "another one is at its address");
+}
+
+/// What is refused while a context ends is not the end of it.
+#[test]
+fn a_refusal_lets_nothing_go() {
+    let contexts = Contexts::new(|| ());
+    for at in [8, 16] {
+        contexts.created(context(at));
+    }
+    assert!(contexts.take(context(8)) && contexts.settle(context(8), Phase::On, true));
+    contexts.destroyed(context(8));
+    contexts.forget(context(8));
+    contexts.refuse(context(8));
+    assert!(!contexts.take(context(16)));
+    contexts.release(context(8));
+    assert!(contexts.take(context(16)) && contexts.settle(context(16), Phase::On, true));
+    contexts.refuse(context(16));
+    assert_eq!(contexts.destroyed(context(16)), Some(Phase::Refused));
+}
+
+/// Each end is told once, however it comes.
+#[test]
+fn ends_are_told() {
+    static ENDS: AtomicUsize = AtomicUsize::new(0);
+    let contexts = Contexts::new(|| {
+        ENDS.fetch_add(1, Ordering::Relaxed);
+    });
+    let begin = |ended: usize| {
+        assert_eq!(ENDS.load(Ordering::Relaxed), ended);
+        contexts.created(context(8));
+        assert!(contexts.take(context(8)));
+    };
+    begin(0);
+    contexts.settle(context(8), Phase::Found, false);
+    begin(1);
+    contexts.settle(context(8), Phase::On, true);
+    contexts.release(context(16));
+    contexts.release(context(8));
+    contexts.release(context(8));
+    begin(2);
+    // Another one is at its address.
+    contexts.created(context(8));
+    begin(3);
+    contexts.launched(context(8), 1);
+    contexts.launched(context(8), 2);
+    begin(4);
+    contexts.forget_all();
+    contexts.forget_all();
+    begin(5);
 }
 
 #[test]
 fn another_context_at_the_same_address() {
-    let contexts = Contexts::new();
+    let contexts = Contexts::new(|| ());
     contexts.created(context(8));
     assert!(contexts.take(context(8)));
-    contexts.settle(context(8), Phase::On);
+    contexts.settle(context(8), Phase::On, true);
     contexts.created(context(8));
     assert!(contexts.take(context(8)), "the first one is gone");
-    contexts.settle(context(8), Phase::On);
+    contexts.settle(context(8), Phase::On, true);
     contexts.forget_all();
     contexts.created(context(16));
     assert!(contexts.take(context(16)));
