@@ -223,14 +223,19 @@ impl Contexts {
     /// any more, since it is being destroyed by a thread that did not wait.
     pub fn settle(&self, context: CUcontext, phase: Phase, begun: bool) -> bool {
         let mut known = self.lock();
-        let mut entries = known.entries.iter_mut();
-        let entry = entries.find(|entry| entry.context == context.0.addr());
-        let is_there = entry.map(|entry| entry.phase = phase).is_some();
+        let mut entries = known.entries.iter();
+        let at = entries.position(|entry| entry.context == context.0.addr());
+        if let Some(at) = at {
+            // Behind the others, which come first the next time.
+            let mut entry = known.entries.remove(at);
+            entry.phase = phase;
+            known.entries.push(entry);
+        }
         // At once: a moment later it could be another context at this address that is let go.
         if !begun {
             self.let_go(&mut known, context.0.addr());
         }
-        is_there
+        at.is_some()
     }
 
     /// CUPTI gives nothing of a context that it samples still.

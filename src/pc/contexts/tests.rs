@@ -120,6 +120,24 @@ fn one_at_a_time_is_sampled() {
     assert!(contexts.take(context(48)), "another one is at its address");
 }
 
+/// One whose GPU another process samples does not keep the others from theirs.
+#[test]
+fn all_have_their_turn() {
+    let contexts = Contexts::new(|| ());
+    for at in [8, 16, 24] {
+        contexts.created(context(at));
+    }
+    let turns = [(); 4].map(|()| {
+        let context = contexts.to_set_up().unwrap();
+        assert!(contexts.settle(context, Phase::Found, false));
+        context.0.addr()
+    });
+    assert_eq!(turns, [8, 16, 24, 8]);
+    // Those that launch come first.
+    contexts.launched(context(16), 2);
+    assert_eq!(contexts.to_set_up(), Some(context(16)));
+}
+
 /// What is refused while a context ends is not the end of it.
 #[test]
 fn a_refusal_lets_nothing_go() {
