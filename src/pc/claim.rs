@@ -7,9 +7,9 @@
 //! and takes back when that one ends. It is seen by all that share a network namespace: containers that share a
 //! GPU but no network do not see each other.
 //!
-//! Taken by the thread that sets a context up, given back before another one can be taken ([`super::contexts`]). The descriptor is
-//! closed on exec, by a forked child, and only while it is still ours: the program may have closed it and have
-//! another one with its number.
+//! Taken by the thread that sets a context up, given back with the lock of [`super::contexts`] held, before another one
+//! can be taken. The descriptor is closed on exec, by a forked child, and only while it is still ours: the
+//! program may have closed it and have another one with its number.
 
 use std::io;
 use std::os::fd::IntoRawFd;

@@ -10,7 +10,7 @@ use parcagpu_tests::mock_log::{self, count};
 use parcagpu_tests::program::{Ended, Running, WATCHDOG};
 use parcagpu_tests::trace::{Events, Trace};
 use parcagpu_tests::{artefacts, block, need, together};
-use pc_common::{SHORT, program, program_in, refusals, sound, two_kernels};
+use pc_common::{SHORT, is_claimed, program, program_in, refusals, sound, two_kernels};
 
 /// A fault, and what becomes of it.
 struct Case {
@@ -329,21 +329,11 @@ fn a_context_without_samples_is_let_go() {
             assert!(Instant::now() < deadline, "{which}: nothing was fetched");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // As the kernel writes it down: the simulated GPU's UUID is text.
-        let bytes: Vec<String> = gpu.to_le_bytes().map(|b| format!("{b:02x}")).into();
-        let claim = format!(
-            "@parcagpu/pc-sampling/GPU-73696d75-6c61-7465-642d-{}3030",
-            bytes.concat()
-        );
-        let is_claimed = || {
-            let sockets = std::fs::read_to_string("/proc/net/unix").expect("the list of sockets");
-            sockets.contains(&claim)
-        };
-        assert!(is_claimed(), "{which}: {claim}");
+        assert!(is_claimed(gpu), "{which}");
         host.open_gate(2);
         host.wait_gate(3);
         assert_eq!(calls("cuptiPCSamplingDisable"), 1, "{which}");
-        assert!(!is_claimed(), "{which}");
+        assert!(!is_claimed(gpu), "{which}");
         host.open_gate(3);
         host.wait(SHORT).ok();
         let told = refusals(&trace.end());

@@ -54,6 +54,15 @@ pub fn program_in(lab: &Lab, mode: Mode, words: &str) -> Program {
     sampled(lab.program(mode, path).words(words))
 }
 
+/// Whether a process samples the simulated GPU with this number, as the kernel writes it down.
+pub fn is_claimed(gpu: u32) -> bool {
+    // Its UUID is text but for the number.
+    let number: String = gpu.to_le_bytes().map(|b| format!("{b:02x}")).concat();
+    let name = format!("@parcagpu/pc-sampling/GPU-73696d75-6c61-7465-642d-{number}3030");
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("the list of sockets");
+    sockets.contains(&name)
+}
+
 /// A PC sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
