@@ -252,14 +252,19 @@ fn cupti_that_ends_itself_at_an_end_is_left_alone() {
     if !need::bpf("cupti_that_ends_itself_at_an_end_is_left_alone") {
         return;
     }
-    // A window is closed by our thread where nothing is launched any more.
+    // A window is closed by our thread where nothing is launched any more. One of two launches opens it: between two
+    // requests there is a moment.
     let cases = [
         (
             "continuous",
             "cuptiPCSamplingDisable",
             "launch sampled_0 20 sync destroy",
         ),
-        ("serialized", "cuptiPCSamplingStop", "launch sampled_0 1"),
+        (
+            "serialized",
+            "cuptiPCSamplingStop",
+            "launch sampled_0 1 sleep 20 launch sampled_0 1",
+        ),
     ];
     together::at_once(cases, |(mode, function, end)| {
         let lab = Lab::new();
