@@ -15,12 +15,14 @@ use crate::session::Session;
 const SET_UP_LIMIT: Duration = Duration::from_millis(500);
 
 impl Sampling {
-    /// A context was created, and this is the thread that did it: nothing of it is missed.
+    /// A context was created, and this is the thread that did it: nothing of it is missed, where it is likely the one
+    /// that the program works on.
     pub fn created(&self, session: &Session, context: CUcontext) {
         self.contexts.created(context);
         if self.on.load(Ordering::Relaxed)
             && let Some(api) = session.api()
             && let Some(functions) = self.functions(session, api)
+            && Self::is_sure_to_launch(session)
             && self.contexts.take(context)
             && self.set_up(session, api, functions, context)
         {

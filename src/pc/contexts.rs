@@ -187,9 +187,9 @@ impl Contexts {
         self.era.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a context that is to be set up while none is sampled, one that launches if there is; the caller tells
-    /// the outcome with [`Self::settle`].
-    pub fn to_set_up(&self) -> Option<CUcontext> {
+    /// Takes a context that is to be set up while none is sampled: one that launches, else, if `idle_too`, any. The
+    /// caller tells the outcome with [`Self::settle`].
+    pub fn to_set_up(&self, idle_too: bool) -> Option<CUcontext> {
         let mut known = self.lock();
         if known.sampled != 0 {
             return None;
@@ -198,7 +198,7 @@ impl Contexts {
         let launches = |entry: &Entry| waits(entry) && entry.uid.is_some();
         let entries = &known.entries;
         let at = entries.iter().position(launches);
-        let at = at.or_else(|| entries.iter().position(waits))?;
+        let at = at.or_else(|| entries.iter().position(waits).filter(|_| idle_too))?;
         Some(known.begin(at))
     }
 

@@ -161,7 +161,7 @@ impl Sampling {
         }
         self.insist_on_hooks();
         if now >= self.retry.load(Ordering::Relaxed)
-            && let Some(context) = self.contexts.to_set_up()
+            && let Some(context) = self.contexts.to_set_up(Self::is_sure_to_launch(session))
         {
             self.set_up(session, api, functions, context);
         }
@@ -297,6 +297,14 @@ impl Sampling {
             );
         }
         begun && phase == Phase::Refused
+    }
+
+    /// Whether any context may be taken for one that launches. Where there are several GPUs a process may make one on the
+    /// first of them that it never uses, beside the one that it works on.
+    pub(super) fn is_sure_to_launch(session: &Session) -> bool {
+        session
+            .driver()
+            .is_none_or(|driver| driver.uuids().len() < 2)
     }
 
     /// Whether this process may sample the context's GPU; if not it is told, and tried again after a while.

@@ -276,6 +276,28 @@ fn one_context_at_a_time() {
     assert_eq!(enabled(), 2);
 }
 
+/// A process that sees several GPUs may make a context on the first one and never use it: the one that launches is
+/// sampled.
+#[test]
+fn an_idle_context_is_not_in_the_way() {
+    if !need::bpf("an_idle_context_is_not_in_the_way") {
+        return;
+    }
+    let lab = Lab::new();
+    let trace = pc_common::attach(&lab);
+    let host = program(&lab, "init context context module 1 flat sampled_1")
+        .env("MOCK_CUDA_DEVICES", "2")
+        .start();
+    trace.until("samples of the second context", |events| {
+        events
+            .iter()
+            .any(|e| e["probe"] == "pc_sample_batch" && e["name"] == "sampled_1")
+    });
+    host.signal(libc::SIGKILL);
+    host.wait(SHORT);
+    assert_eq!(refusals(&trace.end()), []);
+}
+
 /// Two processes on one GPU: the second one's kernels are told, its samples only when the first one has ended.
 #[test]
 fn one_process_at_a_time() {

@@ -22,7 +22,7 @@ fn a_context_is_set_up_once_and_forgotten_when_it_goes() {
     contexts.launched(context(8), 1);
     assert!(contexts.take(context(8)));
     assert!(!contexts.take(context(8)));
-    assert!(contexts.to_set_up().is_none());
+    assert!(contexts.to_set_up(true).is_none());
     assert!(on(&contexts).is_empty());
     contexts.settle(context(8), Phase::On, true);
     assert_eq!(on(&contexts), [8]);
@@ -52,13 +52,13 @@ fn after_a_subscription_only_a_launch_confirms() {
     let contexts = Contexts::new(|| ());
     contexts.launched(context(16), 2);
     contexts.launched(context(8), 1);
-    assert_eq!(contexts.to_set_up(), Some(context(16)));
+    assert_eq!(contexts.to_set_up(true), Some(context(16)));
     contexts.settle(context(16), Phase::On, true);
     contexts.doubt_all();
     assert!(on(&contexts).is_empty());
     // It may exist still.
     contexts.launched(context(8), 1);
-    assert_eq!(contexts.to_set_up(), None);
+    assert_eq!(contexts.to_set_up(true), None);
     contexts.launched(context(16), 2);
     let mut list = Vec::new();
     for stale in [true, false] {
@@ -68,7 +68,7 @@ fn after_a_subscription_only_a_launch_confirms() {
     // It is gone, and another is at its address.
     contexts.launched(context(16), 3);
     assert!(on(&contexts).is_empty());
-    assert_eq!(contexts.to_set_up(), Some(context(8)));
+    assert_eq!(contexts.to_set_up(true), Some(context(8)));
 }
 
 #[test]
@@ -78,19 +78,19 @@ fn one_at_a_time_is_sampled() {
         contexts.created(context(at));
     }
     assert!(contexts.take(context(8)));
-    assert!(!contexts.take(context(16)) && contexts.to_set_up().is_none());
+    assert!(!contexts.take(context(16)) && contexts.to_set_up(true).is_none());
     contexts.settle(context(8), Phase::On, true);
-    assert!(!contexts.take(context(16)) && contexts.to_set_up().is_none());
+    assert!(!contexts.take(context(16)) && contexts.to_set_up(true).is_none());
     assert!(!contexts.is_any_left_out(), "the others launch nothing");
     contexts.launched(context(24), 3);
     assert!(contexts.is_any_left_out());
     // Its end takes a while.
     assert_eq!(contexts.destroyed(context(8)), Some(Phase::On));
     contexts.forget(context(8));
-    assert!(contexts.to_set_up().is_none());
+    assert!(contexts.to_set_up(true).is_none());
     contexts.release(context(8));
     assert_eq!(
-        contexts.to_set_up(),
+        contexts.to_set_up(true),
         Some(context(24)),
         "the one that launches"
     );
@@ -102,7 +102,7 @@ fn one_at_a_time_is_sampled() {
     assert!(!contexts.take(context(32)));
     // Nor does a refusal, until CUPTI has let it go.
     contexts.settle(context(24), Phase::Refused, true);
-    assert!(contexts.to_set_up().is_none());
+    assert!(contexts.to_set_up(true).is_none());
     contexts.release(context(24));
     assert!(contexts.take(context(32)));
     // One that CUPTI did not begin with, nor is there any more.
@@ -128,14 +128,14 @@ fn all_have_their_turn() {
         contexts.created(context(at));
     }
     let turns = [(); 4].map(|()| {
-        let context = contexts.to_set_up().unwrap();
+        let context = contexts.to_set_up(true).unwrap();
         assert!(contexts.settle(context, Phase::Found, false));
         context.0.addr()
     });
     assert_eq!(turns, [8, 16, 24, 8]);
     // Those that launch come first.
     contexts.launched(context(16), 2);
-    assert_eq!(contexts.to_set_up(), Some(context(16)));
+    assert_eq!(contexts.to_set_up(true), Some(context(16)));
 }
 
 /// What is refused while a context ends is not the end of it.
@@ -199,4 +199,14 @@ fn another_context_at_the_same_address() {
     contexts.forget_all();
     contexts.created(context(16));
     assert!(contexts.take(context(16)));
+}
+
+#[test]
+fn one_that_launches_is_waited_for() {
+    let contexts = Contexts::new(|| ());
+    contexts.created(context(8));
+    contexts.created(context(16));
+    assert_eq!(contexts.to_set_up(false), None);
+    contexts.launched(context(16), 2);
+    assert_eq!(contexts.to_set_up(false), Some(context(16)));
 }
