@@ -22,7 +22,7 @@ impl Sampling {
         if self.on.load(Ordering::Relaxed)
             && let Some(api) = session.api()
             && let Some(functions) = self.functions(session, api)
-            && Self::is_sure_to_launch(session)
+            && self.is_sure_to_launch(session)
             && self.contexts.take(context)
             && self.set_up(session, api, functions, context)
         {

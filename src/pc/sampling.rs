@@ -63,6 +63,8 @@ pub struct Sampling {
     continuous: AtomicBool,
     /// When a GPU that another process samples is asked for again, on [`clock::monotonic_ns`].
     retry: AtomicU64,
+    /// GPUs that the process sees; 0: not asked yet.
+    gpus: AtomicUsize,
     /// That a context waits for another's end was told.
     left_out: AtomicBool,
     /// Stall reasons of a record, at most.
@@ -88,6 +90,7 @@ impl Sampling {
             subscribed: AtomicBool::new(false),
             continuous: AtomicBool::new(false),
             retry: AtomicU64::new(0),
+            gpus: AtomicUsize::new(0),
             left_out: AtomicBool::new(false),
             slots: AtomicUsize::new(STALL_REASON_SLOTS),
         })
@@ -161,7 +164,7 @@ impl Sampling {
         }
         self.insist_on_hooks();
         if now >= self.retry.load(Ordering::Relaxed)
-            && let Some(context) = self.contexts.to_set_up(Self::is_sure_to_launch(session))
+            && let Some(context) = self.contexts.to_set_up(self.is_sure_to_launch(session))
         {
             self.set_up(session, api, functions, context);
         }
@@ -301,10 +304,13 @@ impl Sampling {
 
     /// Whether any context may be taken for one that launches. Where there are several GPUs a process may make one on the
     /// first of them that it never uses, beside the one that it works on.
-    pub(super) fn is_sure_to_launch(session: &Session) -> bool {
-        session
-            .driver()
-            .is_none_or(|driver| driver.uuids().len() < 2)
+    pub(super) fn is_sure_to_launch(&self, session: &Session) -> bool {
+        let mut gpus = self.gpus.load(Ordering::Relaxed);
+        if gpus == 0 {
+            gpus = session.driver().map_or(0, |driver| driver.uuids().len());
+            self.gpus.store(gpus, Ordering::Relaxed);
+        }
+        gpus < 2
     }
 
     /// Whether this process may sample the context's GPU; if not it is told, and tried again after a while.
