@@ -27,6 +27,7 @@
 
 pub mod api;
 pub mod changes;
+pub mod choice;
 pub mod claim;
 pub mod contexts;
 pub mod controller;

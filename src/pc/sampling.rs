@@ -8,7 +8,7 @@ use parcagpu_abi::pc_sample::STALL_REASON_SLOTS;
 use parcagpu_abi::status::Counter;
 
 use super::api::Functions;
-use super::claim::{self, Claim};
+use super::claim;
 use super::contexts::{Contexts, Phase};
 use super::serial::{Serial, Tools};
 use super::setup::{self, Refusal};
@@ -17,8 +17,7 @@ use super::turns::Turns;
 use super::{crc, refusal};
 use crate::config::{Config, PcSamplingMode};
 use crate::cupti::api::Api;
-use crate::cupti::driver::Driver;
-use crate::cupti::sys::{CUcontext, CUuuid};
+use crate::cupti::sys::CUcontext;
 use crate::entry::Inside;
 use crate::hooks::installed;
 use crate::patience::Patience;
@@ -28,8 +27,6 @@ use crate::{clock, errors, probes, status};
 /// Longest time that a thread which destroys a context, or unloads a module, waits for our thread: without its turn
 /// the last samples are lost, and ours is the last to get a processor on a busy machine.
 pub(super) const TURN_LIMIT: Duration = Duration::from_millis(250);
-/// How often a GPU is asked for that another process samples, ns.
-const CLAIM_PERIOD: u64 = 5_000_000_000;
 /// How often the window is tried to be closed when the last consumer leaves or CUPTI is given up.
 const LAST_TRIES: u32 = 4;
 
@@ -62,11 +59,11 @@ pub struct Sampling {
     /// Serialized mode was asked for and cannot be had.
     continuous: AtomicBool,
     /// When a GPU that another process samples is asked for again, on [`clock::monotonic_ns`].
-    retry: AtomicU64,
+    pub(super) retry: AtomicU64,
     /// GPUs that the process sees; 0: not asked yet.
-    gpus: AtomicUsize,
+    pub(super) gpus: AtomicUsize,
     /// That a context waits for another's end was told.
-    left_out: AtomicBool,
+    pub(super) left_out: AtomicBool,
     /// Stall reasons of a record, at most.
     pub(super) slots: AtomicUsize,
 }
@@ -163,19 +160,8 @@ impl Sampling {
             self.contexts.all_stale();
         }
         self.insist_on_hooks();
-        if now >= self.retry.load(Ordering::Relaxed)
-            && let Some(context) = self.contexts.to_set_up(self.is_sure_to_launch(session))
-        {
+        if let Some(context) = self.next_context(session, now) {
             self.set_up(session, api, functions, context);
-        }
-        if self.contexts.is_any_left_out() && !self.left_out.swap(true, Ordering::Relaxed) {
-            errors::report(
-                0,
-                refusal::COMPONENT,
-                "PC samples are those of one context only: kernels of this process run in several, and CUPTI \
-                 cannot sample two at a time; the next is sampled when the library sees the first one destroyed, \
-                 which it does while somebody listens",
-            );
         }
         if let Some(mut turns) = self.try_turns() {
             self.turn(&mut turns, session, functions, now);
@@ -300,46 +286,6 @@ impl Sampling {
             );
         }
         begun && phase == Phase::Refused
-    }
-
-    /// Whether any context may be taken for one that launches. Where there are several GPUs a process may make one on the
-    /// first of them that it never uses, beside the one that it works on.
-    pub(super) fn is_sure_to_launch(&self, session: &Session) -> bool {
-        let mut gpus = self.gpus.load(Ordering::Relaxed);
-        if gpus == 0 {
-            gpus = session.driver().map_or(0, |driver| driver.uuids().len());
-            self.gpus.store(gpus, Ordering::Relaxed);
-        }
-        gpus < 2
-    }
-
-    /// Whether this process may sample the context's GPU; if not it is told, and tried again after a while.
-    fn is_claimed(&self, session: &Session, api: &Api, context: CUcontext) -> bool {
-        let uuids = session.driver().map(Driver::uuids).unwrap_or_default();
-        let device = api.device_of(context);
-        let uuid = device.and_then(|device| uuids.get(device as usize));
-        // All whose UUID nobody knows count as one GPU.
-        let uuid = uuid.copied().unwrap_or_default();
-        let doubt = match uuid == CUuuid::default() {
-            true => " (so all GPUs count whose UUID cannot be had)",
-            false => "",
-        };
-        let why = match claim::claim(&uuid) {
-            Claim::Ours => return true,
-            Claim::Taken => format!(
-                "another process samples {}{doubt}, and one at a time can: this one waits for its turn \
-                 (parcagpu doctor says for whom)",
-                claim::name(&uuid)
-            ),
-            Claim::Unknown(error) => format!(
-                "whether another process samples {} cannot be found out: {error}",
-                claim::name(&uuid)
-            ),
-        };
-        refusal::tell_off(&why);
-        self.retry
-            .store(clock::monotonic_ns() + CLAIM_PERIOD, Ordering::Relaxed);
-        false
     }
 
     /// The process ends: what the present window has brought is delivered.
