@@ -16,7 +16,8 @@ const SHORT: Duration = Duration::from_secs(10);
 
 /// Eight threads make, use and destroy contexts on one to eight devices at once, with every kind of probe
 /// listened to (module events come from inside the driver then), with and without one lock in CUPTI:
-/// nothing hangs, all is as bare, and each device is told once (repeats for late consumers are the same event).
+/// nothing hangs, all is as bare, and each device is told once (repeats for late consumers are the same event). Which
+/// of the contexts is sampled is a matter of chance, but not where there is one at a time, in the end.
 #[test]
 fn contexts_in_parallel() {
     if !need::bpf("contexts_in_parallel") {

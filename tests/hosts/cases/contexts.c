@@ -1,5 +1,6 @@
 /*
- * Threads that meet at a barrier, make contexts on several devices at once, launch and destroy them.
+ * Threads that meet at a barrier, make contexts on several devices at once, launch and destroy them. Then one context
+ * after the other, each on a device of its own.
  *
  *   contexts THREADS ROUNDS DEVICES
  */
@@ -11,22 +12,28 @@ static pthread_barrier_t barrier;
 static long rounds, devices;
 static atomic_ulong launched;
 
+static void begin(struct cuda *own, int ordinal)
+{
+	int device;
+
+	check("cuDeviceGet", cuda.cuDeviceGet(&device, ordinal));
+	check("cuCtxCreate", create(&own->context, 0, device));
+	check("cuModuleLoadData", own->cuModuleLoadData(&own->module, KERNEL_TEXT));
+	check("cuModuleGetFunction", own->cuModuleGetFunction(&own->function, own->module, "host_kernel"));
+	cuda_launch(own, 2);
+	atomic_fetch_add(&launched, 2);
+	check("cuCtxSynchronize", own->cuCtxSynchronize());
+}
+
 static void *work(void *argument)
 {
 	long index = (intptr_t)argument;
 
 	for (long round = 0; round < rounds; round++) {
 		struct cuda own = cuda;
-		int device;
 
 		pthread_barrier_wait(&barrier);
-		check("cuDeviceGet", cuda.cuDeviceGet(&device, (index + round) % devices));
-		check("cuCtxCreate", create(&own.context, 0, device));
-		check("cuModuleLoadData", own.cuModuleLoadData(&own.module, KERNEL_TEXT));
-		check("cuModuleGetFunction", own.cuModuleGetFunction(&own.function, own.module, "host_kernel"));
-		cuda_launch(&own, 2);
-		atomic_fetch_add(&launched, 2);
-		check("cuCtxSynchronize", own.cuCtxSynchronize());
+		begin(&own, (index + round) % devices);
 		pthread_barrier_wait(&barrier);
 		check("cuCtxDestroy", destroy(own.context));
 	}
@@ -50,6 +57,12 @@ int main(int argc, char **argv)
 		check("pthread_create", pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i));
 	for (long i = 0; i < count; i++)
 		pthread_join(threads[i], NULL);
+	for (long i = 0; i < devices; i++) {
+		struct cuda own = cuda;
+
+		begin(&own, i);
+		check("cuCtxDestroy", destroy(own.context));
+	}
 	printf("launched %lu\n", (unsigned long)launched);
 	return 0;
 }
