@@ -169,7 +169,8 @@ impl Machine {
         status::publish_counts();
         let now = clock::monotonic_ns();
         let wanted = probes::session_wanted();
-        if self.session.is_lost() && matches!(self.phase, Phase::Active(_) | Phase::Closing(_)) {
+        let lost = self.session.is_lost();
+        if lost && status::state() != State::Stopped {
             self.phase = Self::lost();
         }
         self.phase = match std::mem::replace(&mut self.phase, Phase::Failed) {
@@ -193,7 +194,7 @@ impl Machine {
             }
             Phase::Active(subscription) => self.keep_house(subscription, now),
             Phase::Closing(subscription) => self.deactivate(subscription, now),
-            Phase::Yielded | Phase::Refused { .. } | Phase::Failed if !wanted => {
+            Phase::Yielded | Phase::Refused { .. } | Phase::Failed if !wanted && !lost => {
                 status::set_state(State::Dormant, "no consumer is attached");
                 self.session.activity_failed.store(false, Ordering::Relaxed);
                 Phase::Dormant

@@ -114,6 +114,7 @@ mod tests {
         };
         uuid.bytes[12..].copy_from_slice(&std::process::id().to_le_bytes());
         assert!(name(&uuid).starts_with("GPU-61207465-7374-2773-2067-7075"));
+        assert_eq!(name(&CUuuid::default()), "GPU-unknown");
         let bind = |uuid: &CUuuid| {
             use std::os::linux::net::SocketAddrExt;
             let name = format!("parcagpu/pc-sampling/{}", name(uuid));

@@ -288,6 +288,12 @@ fn cupti_that_ends_itself_at_an_end_is_left_alone() {
         });
         block::wait_state(host.pid(), &lab.library(), State::Stopped);
         block::wait_more_looks(host.pid(), &lab.library(), 3);
+        let told = refusals(&trace.end());
+        // Whether or not somebody listens.
+        block::wait_semaphores(host.pid(), &lab.library(), 0);
+        block::wait_more_looks(host.pid(), &lab.library(), 3);
+        let status = block::read(host.pid(), &lab.library()).expect("it maps the library");
+        assert_eq!(block::state(&status), State::Stopped, "{mode}");
         host.open_gate(3);
         host.wait(SHORT).ok();
         let calls = mock_log::read(&log);
@@ -297,7 +303,6 @@ fn cupti_that_ends_itself_at_an_end_is_left_alone() {
             .filter(|call| call.is_cupti())
             .collect();
         assert!(late.is_empty(), "{mode}: {late:?}");
-        let told = refusals(&trace.end());
         assert_eq!(told.len(), 1, "{mode}: {told:?}");
         assert!(told[0].1.contains("which ends CUPTI"), "{mode}: {told:?}");
     });
