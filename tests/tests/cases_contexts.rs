@@ -17,7 +17,7 @@ const SHORT: Duration = Duration::from_secs(10);
 /// Eight threads make, use and destroy contexts on one to eight devices at once, with every kind of probe
 /// listened to (module events come from inside the driver then), with and without one lock in CUPTI:
 /// nothing hangs, all is as bare, and each device is told once (repeats for late consumers are the same event). Which
-/// of the contexts is sampled is a matter of chance, but not where there is one at a time, in the end.
+/// of the contexts are sampled is a matter of chance, but not where there is one at a time, in the end.
 #[test]
 fn contexts_in_parallel() {
     if !need::bpf("contexts_in_parallel") {
@@ -33,11 +33,21 @@ fn contexts_in_parallel() {
             .env("MOCK_CUDA_DEVICES", devices.to_string())
             .env("MOCK_CUPTI_LOCK", lock)
             .with("PARCAGPU_PC_SAMPLING_RATE", "100");
-        let bare = case.build(Mode::Bare).run(SHORT * 2).ok();
+        let mut bare = case.build(Mode::Bare).start();
+        bare.close_input();
+        let bare = bare.wait(SHORT * 2).ok();
         for mode in Mode::WITH {
             let trace =
                 Trace::attach_with(&lab, &[], &format!("--lib {}", lab.library().display()));
-            let with = case.build(mode).run(SHORT * 2).ok();
+            let mut with = case.build(mode).start();
+            for device in 0..devices {
+                trace.until("the device of a context that is alone", |events| {
+                    let mut configs = events.iter().filter(|e| e["probe"] == "gpu_config");
+                    configs.any(|e| number(e, "device_id") == device)
+                });
+                with.open_gate(device as usize + 1);
+            }
+            let with = with.wait(SHORT * 2).ok();
             assert_eq!((&bare.stdout, with.stderr.as_str()), (&with.stdout, ""));
             let events = trace.end();
             let config = |event| {

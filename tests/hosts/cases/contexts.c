@@ -1,6 +1,6 @@
 /*
  * Threads that meet at a barrier, make contexts on several devices at once, launch and destroy them. Then one context
- * after the other, each on a device of its own.
+ * after the other, each on a device of its own, and at a gate (a line of output, one of input or its end) before it goes.
  *
  *   contexts THREADS ROUNDS DEVICES
  */
@@ -59,8 +59,13 @@ int main(int argc, char **argv)
 		pthread_join(threads[i], NULL);
 	for (long i = 0; i < devices; i++) {
 		struct cuda own = cuda;
+		int next;
 
 		begin(&own, i);
+		puts("gate");
+		fflush(stdout);
+		while ((next = getchar()) != '\n' && next != EOF)
+			;
 		check("cuCtxDestroy", destroy(own.context));
 	}
 	printf("launched %lu\n", (unsigned long)launched);
