@@ -239,3 +239,49 @@ fn fork() {
     let after = events.all[before..].iter();
     assert!(after.filter(|e| e["probe"] == "pc_sample_batch").count() > 8);
 }
+
+/// The end of the sampled context goes unseen while nobody listens, so that no other one may be sampled, which is told.
+#[test]
+fn a_context_that_goes_unseen_is_told_of() {
+    if !need::bpf("a_context_that_goes_unseen_is_told_of") {
+        return;
+    }
+    let lab = Lab::new();
+    let words = "init gate context module 0 keep 0 context module 1 keep 1 use 0 launch sampled_0 20 sync gate \
+                 use 0 destroy use 1 gate launch sampled_1 100 sync gate";
+    let first = pc_common::attach(&lab);
+    let mut host = program(&lab, words)
+        .env("PARCAGPU_RATE_LIMIT", "1e9")
+        .start();
+    host.wait_gate(1);
+    block::wait_state(host.pid(), &lab.library(), State::Active);
+    host.open_gate(1);
+    host.wait_gate(2);
+    first.until("samples of the first", |events| {
+        events.iter().any(|e| e["probe"] == "pc_sample_batch")
+    });
+    first.end();
+    block::wait_state(host.pid(), &lab.library(), State::Dormant);
+    host.open_gate(2);
+    host.wait_gate(3);
+    let second = pc_common::attach(&lab);
+    block::wait_state(host.pid(), &lab.library(), State::Active);
+    block::wait_looks(host.pid(), &lab.library());
+    host.open_gate(3);
+    second.until("the other context waits", |events| {
+        events.iter().any(|e| e["probe"] == "error")
+    });
+    host.wait_gate(4);
+    block::wait_delivered(host.pid(), &lab.library());
+    host.open_gate(4);
+    host.wait(SHORT).ok();
+    let events = second.end();
+    let told = refusals(&events);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains("while somebody listens"), "{told:?}");
+    assert_eq!(events.of("pc_sample_batch").count(), 0);
+    assert_eq!(
+        (events.launches().len(), events.records().len()),
+        (100, 100)
+    );
+}
