@@ -11,7 +11,8 @@ use std::time::Duration;
 use parcagpu_interpose::Uncancelled;
 
 use crate::config::Config;
-use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::api::Api;
+use crate::cupti::call::CuptiError;
 use crate::cupti::callbacks;
 use crate::cupti::driver::Driver;
 use crate::cupti::pool::Pool;

@@ -1,62 +1,22 @@
 //! The functions of libcupti that we call, looked up by name in the library that was found.
 //!
 //! A missing required function makes the whole library unusable; the error names it. Wrappers turn
-//! result codes into [`CuptiError`]s that name the call.
+//! result codes into [`CuptiError`]s.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::result;
+use super::call::{CuptiError, call, check};
 use super::sys::{
     ACTIVITY_KIND_CONCURRENT_KERNEL, API_VERSION_11_8, BufferCompleteFunc, BufferRequestFunc,
-    CUPTI_SUCCESS, CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
+    CUcontext, CUptiResult, CallbackFunc, Domain, SubscriberHandle,
 };
-use crate::errors;
 use crate::pc::api::Functions;
-use crate::session::{self, Session};
 
 /// How often a callback that is refused is asked for again.
 const INSISTING: u32 = 5;
-
-/// A CUPTI call that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CuptiError {
-    /// The function.
-    pub function: &'static str,
-    /// Its result; [`NOT_CALLED`] where there is none.
-    pub code: CUptiResult,
-}
-
-/// No code of CUPTI's: the call was not made, since CUPTI has ended itself, which was told.
-pub const NOT_CALLED: CUptiResult = CUptiResult::MAX;
-
-impl CuptiError {
-    /// Tells it, if it is CUPTI's.
-    pub fn tell(self, component: &str) {
-        self.tell_as(component, &self.to_string());
-    }
-
-    /// The same in other words.
-    pub fn tell_as(self, component: &str, message: &str) {
-        if self.code != NOT_CALLED {
-            errors::report(self.code as i32, component, message);
-        }
-    }
-}
-
-impl fmt::Display for CuptiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.code == NOT_CALLED {
-            return write!(f, "{} is not called: CUPTI has ended itself", self.function);
-        }
-        let name = result::name(self.code);
-        write!(f, "{} failed: {name} ({})", self.function, self.code)
-    }
-}
-
-impl std::error::Error for CuptiError {}
 
 /// A table of functions of libcupti.
 macro_rules! symbols {
@@ -343,27 +303,9 @@ impl Api {
     }
 }
 
-/// Makes a call, unless CUPTI has ended itself: whoever got hold of it before that calls it no more either.
-pub fn call(function: &'static str, act: impl FnOnce() -> CUptiResult) -> Result<(), CuptiError> {
-    let code = match session::get().is_some_and(Session::is_lost) {
-        true => NOT_CALLED,
-        false => act(),
-    };
-    check(function, code)
-}
-
-/// A result code as a result.
-pub fn check(function: &'static str, code: CUptiResult) -> Result<(), CuptiError> {
-    if code == CUPTI_SUCCESS {
-        Ok(())
-    } else {
-        Err(CuptiError { function, code })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{CuptiError, Symbols, Unusable};
+    use super::{Symbols, Unusable};
 
     #[test]
     fn a_missing_function_is_named() {
@@ -372,17 +314,5 @@ mod tests {
         assert_eq!(missing, Some("cuptiGetVersion"));
         let text = Unusable::MissingSymbol("cuptiSubscribe").to_string();
         assert!(text.contains("cuptiSubscribe"));
-    }
-
-    #[test]
-    fn an_error_names_call_code_and_meaning() {
-        let error = CuptiError {
-            function: "cuptiSubscribe",
-            code: 39,
-        };
-        assert_eq!(
-            error.to_string(),
-            "cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"
-        );
     }
 }

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::config::Config;
 use crate::cubin::modules;
-use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::api::Api;
+use crate::cupti::call::CuptiError;
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::{
     ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT, ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER,

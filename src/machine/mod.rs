@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use parcagpu_abi::status::{Counter, State};
 
-use crate::cupti::api::CuptiError;
+use crate::cupti::call::CuptiError;
 use crate::cupti::callbacks;
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::{

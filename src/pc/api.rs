@@ -7,7 +7,8 @@ use super::sys::{
     ComputeCrc, ConfigurationInfo, ConfigurationParams, ContextParams, Data, GetDataParams,
     NumReasonsParams, REASON_NAME, ReasonsParams,
 };
-use crate::cupti::api::{self, CuptiError, symbols};
+use crate::cupti::api::symbols;
+use crate::cupti::call::{self, CuptiError};
 use crate::cupti::sys::{CUPTI_ERROR_UNKNOWN, CUcontext, CUptiResult};
 use crate::session;
 
@@ -42,9 +43,9 @@ fn head<Params>(context: CUcontext) -> ContextParams {
     }
 }
 
-/// Makes a call, see [`api::call`]. One that fails for a reason that CUPTI does not know is its last one.
+/// Makes a call, see [`call::call`]. One that fails for a reason that CUPTI does not know is its last one.
 fn call(function: &'static str, act: impl FnOnce() -> CUptiResult) -> Result<(), CuptiError> {
-    let outcome = api::call(function, act);
+    let outcome = call::call(function, act);
     if outcome.is_err_and(|error| error.code == CUPTI_ERROR_UNKNOWN)
         && let Some(session) = session::get()
     {

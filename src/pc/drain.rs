@@ -10,7 +10,7 @@ use parcagpu_abi::status::Counter;
 use super::api::Functions;
 use super::sys::Data;
 use crate::cubin::registry;
-use crate::cupti::api::CuptiError;
+use crate::cupti::call::CuptiError;
 use crate::cupti::sys::CUcontext;
 use crate::probes::{self, touch};
 use crate::status;

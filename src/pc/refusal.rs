@@ -1,6 +1,6 @@
 //! Why there are no PC samples, and what helps.
 
-use crate::cupti::api::CuptiError;
+use crate::cupti::call::CuptiError;
 use crate::cupti::sys::CUPTI_ERROR_UNKNOWN;
 use crate::errors;
 

@@ -16,7 +16,8 @@ use super::sys::{
 };
 use super::{crc, refusal};
 use crate::config::PcSamplingMode;
-use crate::cupti::api::{Api, CuptiError};
+use crate::cupti::api::Api;
+use crate::cupti::call::CuptiError;
 use crate::cupti::driver::Driver;
 use crate::cupti::sys::CUcontext;
 

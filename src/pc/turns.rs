@@ -10,7 +10,7 @@ use super::refusal;
 use super::sampling::Sampling;
 use super::serial::Tools;
 use super::window::{INTERVAL, Windows};
-use crate::cupti::api::CuptiError;
+use crate::cupti::call::CuptiError;
 use crate::cupti::sys::CUcontext;
 use crate::session::Session;
 use crate::{clock, errors, status};
