@@ -156,7 +156,7 @@ static void held_back(void)
 	EXPECT(cuStreamQuery(stream) == 600);
 	EXPECT(cuptiActivityFlushAll(0) == 0 && record_count == 0 && requested == 1);
 	EXPECT(cuStreamSynchronize(stream) == 0 && cuStreamQuery(stream) == 0);
-	for (int wait = 0; wait < PATIENCE_MS && record_count == 0; wait++) {
+	for (int wait = 0; wait < PATIENCE_MS && completed == 0; wait++) {
 		EXPECT(cuptiActivityFlushAll(0) == 0);
 		sleep_ms(1);
 	}
