@@ -6,8 +6,9 @@
 //! only.
 //!
 //! One context at a time is sampled. With a second one CUPTI ends itself in the middle of the program, which
-//! crashes if another thread is inside (measured on an H200 with CUDA 13.0: two at a time, calls to CUPTI one
-//! after the other: segmentation fault 2 of 2; one at a time: none in 8).
+//! crashes if another thread is inside (measured on an H200 with CUDA 13.0, four threads with contexts that come and
+//! go: two at a time, segmentation fault 2 of 2, once with all calls of PC sampling one after the other; one at a
+//! time: none in 8).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
