@@ -317,7 +317,7 @@ pub fn watch_forks() {
     }
 }
 
-/// Between fork and exec only what is async-signal-safe may run: atomics.
+/// Between fork and exec only what is async-signal-safe may run: atomics, `fstat` and `close`.
 unsafe extern "C" fn on_fork_child() {
     sheltered::forked();
     status::end_text_in_child();

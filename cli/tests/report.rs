@@ -120,7 +120,12 @@ fn every_output_says_what_share_was_sampled() {
     let sampled: u64 = rec.processes.iter().map(|p| p.launches_sampled).sum();
     let seen: u64 = rec.processes.iter().map(|p| p.launches_seen.unwrap()).sum();
     let share = format!("sampled: {} of {} launches (", count(sampled), count(seen));
-    assert!(text(&rec, Format::Text).contains(&format!("\n  {share}")));
+    let plain = text(&rec, Format::Text);
+    assert!(plain.contains(&format!("\n  {share}")));
+    assert!(
+        plain.contains("too small a share"),
+        "threads do not compare"
+    );
     let html = text(&rec, Format::Html);
     let notes = html.split("<ul class=\"notes sample\">").nth(1).unwrap();
     assert!(notes.trim_start().starts_with(&format!("<li>{share}")));

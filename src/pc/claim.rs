@@ -2,7 +2,7 @@
 //!
 //! The counters of a GPU belong to one context of one process. CUPTI does not say so when a second one begins:
 //! its first `cuptiPCSamplingGetData` gives 999, and the next call of any kind ends CUPTI in that process, with its
-//! launches and kernel times (measured on an H200 with CUDA 13.0; a graph cannot be launched after such an end). So
+//! launches and kernel times (measured on an H200 with CUDA 13.0; after a `cuptiFinalize` of anybody's graphs cannot be launched). So
 //! processes agree beforehand, by a Unix socket with an abstract name, which the kernel gives to one of them
 //! and takes back when that one ends. It is seen by all that share a network namespace: containers that share a
 //! GPU but no network do not see each other.
